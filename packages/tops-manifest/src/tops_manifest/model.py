@@ -1,0 +1,133 @@
+"""The contract of an op as frozen dataclasses: what its TOML file says, read and checked."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from tops_manifest.expr import Expr
+
+DTYPES = (
+    "bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32", "float64",
+)  # fmt: skip
+BITS = {"bool": 8, "int4": 4, "float8_e4m3fn": 8, "float8_e5m2": 8, "bfloat16": 16} | {
+    f"{kind}{bits}": bits
+    for kind in ("int", "uint", "float")
+    for bits in (8, 16, 32, 64)
+    if (kind, bits) != ("float", 8)
+}
+IMPLEMENTATIONS = (
+    "xla",
+    "pallas_tpu",
+    "pallas_gpu",
+)  # kernel_map keys; the platform each runs on is dispatch's business
+STATUSES = ("planned", "implemented", "deprecated")
+PARAM_TYPES = ("float", "int", "bool", "str", "dtype")
+
+ParamValue: TypeAlias = "int | float | str | bool | None"
+Pass: TypeAlias = Literal["fwd", "vjp"]
+PASSES: tuple[Pass, ...] = ("fwd", "vjp")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dim:
+    """A dimension of a shape: a name ("K"), or any number of leading ones ("*B")."""
+
+    name: str
+    variadic: bool = False
+
+    def __str__(self) -> str:
+        return f"*{self.name}" if self.variadic else self.name
+
+
+Shape: TypeAlias = tuple[Dim, ...]
+
+
+def shape_text(shape: Shape) -> str:
+    """[*B, M, K]"""
+    return f"[{', '.join(str(dim) for dim in shape)}]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DtypeVar:
+    """A dtype variable: the same letter is the same dtype. Either free (`choices`), or derived from another one."""
+
+    name: str
+    choices: tuple[str, ...]  # free: what it may be; derived: what it comes to for each choice of `source`, in order
+    source: str | None = None
+    mapping: tuple[tuple[str, str], ...] = ()  # derived: source dtype -> dtype
+
+    def derive(self, source: str) -> str:
+        return dict(self.mapping)[source]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Input:
+    name: str
+    shapes: tuple[Shape, ...]  # one of these, told apart by rank; the first is the usual one
+    dtype: str  # a dtype variable or a dtype
+    optional: bool = False
+    domain: str | None = None  # interval the values lie in, as text: "(-inf, 0]"
+    doc: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    shape: Shape
+    dtype: str  # a dtype variable or a dtype
+    dtype_param: str | None = None  # a param of type dtype that, when given, decides instead
+    doc: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Param:
+    """A keyword-only, static parameter."""
+
+    name: str
+    type: str  # one of PARAM_TYPES
+    default: ParamValue = None
+    default_expr: Expr | None = None  # over dimensions; the callable's own default is then None
+    choices: tuple[ParamValue, ...] = ()
+    optional: bool = False  # None is allowed
+    doc: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """A line of contract.where: must hold of dimensions, params and dtype variables."""
+
+    expr: Expr
+    hint: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Op:
+    """A contract. Costs and workload rows are read apart (`tops_manifest.cost`, `tops_manifest.workloads`)."""
+
+    name: str
+    family: str
+    version: int
+    status: str
+    ref: str
+    doc: str
+    kernel_map: tuple[str, ...]
+    dtypes: tuple[DtypeVar, ...]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    params: tuple[Param, ...]
+    where: tuple[Condition, ...]
+    vjp: tuple[str, ...]  # inputs it is differentiable in
+    vmap: bool
+    shard_free: tuple[str, ...]  # dimensions that shard without communication
+
+    def input(self, name: str) -> Input:
+        return next(spec for spec in self.inputs if spec.name == name)
+
+    def param(self, name: str) -> Param:
+        return next(spec for spec in self.params if spec.name == name)
+
+    @property
+    def free_dtypes(self) -> Mapping[str, tuple[str, ...]]:
+        """The dtype variables a caller chooses."""
+        return {var.name: var.choices for var in self.dtypes if var.source is None}

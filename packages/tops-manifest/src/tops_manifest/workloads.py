@@ -1,0 +1,212 @@
+"""Workload rows: the shapes of real models on which an op is tested and timed. Kernels must not import this module."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tops_manifest import contract, model
+from tops_manifest import cost as _cost
+from tops_manifest._reader import Reader, read_toml
+from tops_manifest.bind import ArraySpec, Binding, bind
+from tops_manifest.errors import ContractTypeError, ContractValueError
+from tops_manifest.model import Op, ParamValue, Pass, Shape
+
+_ROW_KEYS = ("name", "dims", "pass", "present", "params", "alternatives", "doc")
+
+DimSize = int | tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One row at one choice of dtypes: everything a call needs but the values."""
+
+    op: Op
+    row: str
+    dims: Mapping[str, DimSize]
+    dtypes: Mapping[str, str]
+    params: Mapping[str, ParamValue]
+    present: tuple[str, ...]  # optional inputs that are given
+    alternatives: Mapping[str, int]  # input -> which of its shapes
+    passes: tuple[Pass, ...]
+    scale: int = 1  # over 1: a scaled-down copy of the row, by about this factor in bytes
+
+    @property
+    def label(self) -> str:
+        """gla-1b3-train-4k-bfloat16, and /8 behind it where scaled."""
+        dtypes = "-".join(dict.fromkeys(self.dtypes.values()))
+        return f"{self.row}-{dtypes}" + (f"/{self.scale}" if self.scale > 1 else "")
+
+    def inputs(self) -> dict[str, ArraySpec]:
+        """The present inputs by name, in the order of the signature."""
+        result = {}
+        for spec in self.op.inputs:
+            if not spec.optional or spec.name in self.present:
+                shape = spec.shapes[self.alternatives.get(spec.name, 0)]
+                result[spec.name] = ArraySpec(self._sizes(shape), self.dtypes.get(spec.dtype, spec.dtype))
+        return result
+
+    def _sizes(self, shape: Shape) -> tuple[int, ...]:
+        sizes: list[int] = []
+        for dim in shape:
+            size = self.dims[dim.name]
+            sizes += size if isinstance(size, tuple) else (size,)
+        return tuple(sizes)
+
+    def binding(self) -> Binding:
+        return bind(self.op, self.inputs(), self.params)
+
+    def outputs(self) -> dict[str, ArraySpec]:
+        return self.binding().outputs()
+
+    def flops(self, which: Pass) -> dict[str, float]:
+        return _cost.cost(self.op.name).flops(which, self.binding())
+
+    def bytes(self, which: Pass) -> int:
+        return _cost.cost(self.op.name).bytes(which, self.binding(), self.inputs())
+
+    def memory(self, which: Pass = "fwd") -> int:
+        """Bytes of everything that goes in and comes out, whatever the cost formula counts."""
+        return _cost.io_bytes(which, self.binding(), self.inputs())
+
+    def fit(self, max_bytes: int, max_flops: float = math.inf, which: Pass = "fwd") -> "Case":
+        """This case if it is within the bounds, else the nearest one that is: dimensions that shard freely are
+        halved first, the largest before others, then the rest, never below 128. Raises ValueError where none is."""
+        case = self
+        while case.memory(which) > max_bytes or sum(case.flops(which).values()) > max_flops:
+            smaller = case._halved()
+            if smaller is None:
+                raise ValueError(f"{self.label}: no scaled row within {max_bytes} bytes and {max_flops:g} operations")
+            case = smaller
+        return case
+
+    def _halved(self) -> "Case | None":
+        free = [name for name in self.dims if name in self.op.shard_free]
+        for names, floor in ((free, 1), ([name for name in self.dims if name not in free], 128)):
+            largest = max((max(_parts(self.dims[name]), default=0), name) for name in names) if names else (0, "")
+            size, name = largest
+            if size // 2 >= floor and size > 1:
+                old = self.dims[name]
+                new: DimSize = size // 2
+                if isinstance(old, tuple):
+                    at = old.index(size)
+                    new = (*old[:at], size // 2, *old[at + 1 :])
+                return dataclasses.replace(self, dims={**self.dims, name: new}, scale=self.scale * 2)
+        return None
+
+
+def _parts(size: DimSize) -> tuple[int, ...]:
+    return size if isinstance(size, tuple) else (size,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One [[workloads]] entry."""
+
+    op: Op
+    name: str
+    dims: Mapping[str, DimSize]
+    dtypes: Mapping[str, tuple[str, ...]]
+    params: Mapping[str, ParamValue]
+    present: tuple[str, ...]
+    alternatives: Mapping[str, int]
+    passes: tuple[Pass, ...]
+    doc: str
+
+    def cases(self) -> Iterator[Case]:
+        """One case a combination of dtypes."""
+        names = list(self.dtypes)
+        derived = [var for var in self.op.dtypes if var.source is not None]
+        for combination in itertools.product(*self.dtypes.values()):
+            dtypes = dict(zip(names, combination, strict=True))
+            dtypes |= {var.name: var.derive(dtypes[var.source or ""]) for var in derived}
+            yield Case(self.op, self.name, self.dims, dtypes, self.params, self.present, self.alternatives, self.passes)
+
+
+@functools.cache
+def rows(name: str) -> tuple[Row, ...]:
+    """The packaged workload rows of one op."""
+    path = contract.ops_folder() / f"{name}.toml"
+    return from_table(read_toml(path, contract.file_name(path)), contract.op(name), path)
+
+
+def cases(name: str, which: Pass | None = None) -> tuple[Case, ...]:
+    """Every case of one op; with `which`, those that run this pass."""
+    return tuple(case for row in rows(name) for case in row.cases() if which is None or which in case.passes)
+
+
+def from_table(table: dict[str, object], op: Op, path: Path) -> tuple[Row, ...]:
+    """Reads [[workloads]]. Raises ManifestError with every fault of this part."""
+    top = Reader(contract.file_name(path), table)
+    entries = table.get("workloads", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        top.fault("workloads", entries, "tables [[workloads]]")
+        entries = []
+    result = [
+        _row(Reader(top.file, entry, f"workloads[{index}]", top.faults), op) for index, entry in enumerate(entries)
+    ]
+    names = [row.name for row in result]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        top.fault("workloads", name, "a name of its own for each row")
+    if not result and op.status == "implemented":
+        top.fault("workloads", "no rows", "at least one row for an implemented op")
+    if not top.faults:
+        for index, row in enumerate(result):
+            _check_row(Reader(top.file, {}, f"workloads[{index}]", top.faults), row)
+    top.raise_faults()
+    return tuple(result)
+
+
+def _row(at: Reader, op: Op) -> Row:
+    at.known((*_ROW_KEYS, *op.free_dtypes))
+    optional = [spec.name for spec in op.inputs if spec.optional]
+    passes = at.texts("pass", model.PASSES if op.vjp else ("fwd",), required=True)
+    dtypes = {name: at.texts(name, choices) or choices for name, choices in op.free_dtypes.items()}
+    params = at.sub("params", required=False)
+    params.known(spec.name for spec in op.params)
+    alternatives = at.sub("alternatives", required=False)
+    alternatives.known(spec.name for spec in op.inputs if len(spec.shapes) > 1)
+    picks = {name: alternatives.integer(name) for name in alternatives.table}
+    for name, index in picks.items():
+        if name in {spec.name for spec in op.inputs} and not 0 <= index < len(op.input(name).shapes):
+            alternatives.fault(name, index, f"0 to {len(op.input(name).shapes) - 1}")
+    return Row(
+        op=op,
+        name=at.text("name"),
+        dims=_dims(at.sub("dims"), op),
+        dtypes=dtypes,
+        params={name: value for name, value in params.table.items() if isinstance(value, int | float | str | bool)},
+        present=at.texts("present", optional),
+        alternatives=picks,
+        passes=tuple(which for which in model.PASSES if which in passes),
+        doc=at.text("doc", ""),
+    )
+
+
+def _dims(at: Reader, op: Op) -> dict[str, DimSize]:
+    known = {dim.name: dim.variadic for spec in op.inputs for shape in spec.shapes for dim in shape}
+    at.known(known)
+    result: dict[str, DimSize] = {}
+    for name, variadic in known.items():
+        value = at.table.get(name, "nothing")
+        sizes = value if variadic else [value]
+        if not isinstance(sizes, list) or not all(
+            isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes
+        ):
+            at.fault(name, value, "a list of sizes" if variadic else "a size")
+            result[name] = () if variadic else 0
+        else:
+            result[name] = tuple(sizes) if variadic else sizes[0]
+    return result
+
+
+def _check_row(at: Reader, row: Row) -> None:
+    """A row must itself keep the contract, at every dtype it names, and have a cost."""
+    for case in row.cases():
+        try:
+            case.binding()
+        except (ContractValueError, ContractTypeError) as error:
+            at.fault("", case.label, f"a call within the contract: {error}")
+            return
