@@ -1,0 +1,116 @@
+"""The value checks over the manifest's workload rows, and the certificates that follow from them."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import tops_manifest
+from tops_manifest import ContractTypeError, ContractValueError, Op
+from tops_manifest.model import Pass
+from tops_manifest.workloads import Case, cases
+
+from tops_tests import baselines, certificates
+from tops_tests.compare import ConformanceError
+from tops_tests.optest import Measured
+from tops_tests.oracles import OracleError
+from tops_tests.subject import Subject, implementations, measure
+from tops_tests.tolerances import ToleranceError
+
+# Seeds of the draws each key is checked with: a certificate needs all of them.
+_SEEDS, _QUICK_SEEDS = (0, 1), (0,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budget:
+    """How large a row may stay: the oracle runs in float64 on the host, an interpreted kernel far below its speed."""
+
+    max_bytes: int
+    max_flops: float
+
+    @classmethod
+    def of(cls, *, quick: bool, interpreted: bool) -> "Budget":
+        if quick:
+            return cls(8 << 20, 3e8 if interpreted else 1e9)
+        return cls(64 << 20, 3e9 if interpreted else 3e10)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """One key: certified, at fault, or not run, and why."""
+
+    op: str
+    implementation: str
+    which: Pass
+    label: str
+    interpreted: bool = False
+    errors: dict[str, Measured] = dataclasses.field(default_factory=dict)
+    fault: str = ""
+    skipped: str = ""  # reason from waivers.REASONS, with what it is about
+
+    @property
+    def status(self) -> str:
+        return "FAULT" if self.fault else "skipped" if self.skipped else "certified"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Job:
+    op: Op
+    implementation: str
+    subject: Subject | None
+    why_not: str
+    which: Pass
+    case: Case
+
+
+def jobs(ops: Sequence[Op]) -> list[_Job]:
+    """Every implementation, baseline, row, dtype and pass, in the manifest's order."""
+    result = []
+    for op in ops:
+        subjects = [*implementations(op), *((str(found.implementation), found, "") for found in baselines.of(op))]
+        result += [
+            _Job(op, name, subject, why_not, which, case)
+            for case in cases(op.name)
+            for which in case.passes
+            for name, subject, why_not in subjects
+        ]
+    return result
+
+
+def run(ops: Sequence[Op], *, quick: bool, started: Callable[[str], None] = lambda _: None) -> Iterator[Outcome]:
+    """Checks and certifies; `started` hears of each key before it runs. Certificates of keys at fault are removed."""
+    certificates.write_stage({op.name: op for op in tops_manifest.ops() if op.status == "implemented"})
+    for job in jobs(ops):
+        started(f"{job.op.name} {job.which} {job.case.label} {job.implementation}")
+        yield _run(job, quick=quick)
+    jax.clear_caches()
+
+
+def _run(job: _Job, *, quick: bool) -> Outcome:
+    subject, case = job.subject, job.case
+    about = Outcome(job.op.name, job.implementation, job.which, case.label)
+    if subject is None:
+        return dataclasses.replace(about, skipped=job.why_not)
+    interpreted = subject.interpret is not False
+    about = dataclasses.replace(about, interpreted=interpreted)
+    key = certificates.Key(job.op, job.implementation, job.which, case.row, case.dtypes, interpreted)
+    budget = Budget.of(quick=quick, interpreted=interpreted)
+    errors: dict[str, Measured] = {}
+    try:
+        fitted = case.fit(budget.max_bytes, budget.max_flops, job.which)
+        about = dataclasses.replace(about, label=fitted.label)
+        for seed in _QUICK_SEEDS if quick else _SEEDS:
+            for name, error in measure(subject, fitted, job.which, seed).items():
+                errors[name] = max(errors.get(name, error), error, key=lambda one: one.measured)
+    except (ConformanceError, OracleError, ToleranceError) as error:
+        return _at_fault(about, key, str(error))
+    except (ContractValueError, ContractTypeError) as error:
+        return _at_fault(about, key, f"refuses a row of the manifest: {error}")
+    except Exception as error:  # whatever a kernel raises is that kernel's fault, and the others are still to be judged
+        return _at_fault(about, key, f"raised {type(error).__name__}: {str(error)[:400]}")
+    certificates.issue(key, fitted, errors)
+    return dataclasses.replace(about, errors=errors)
+
+
+def _at_fault(about: Outcome, key: certificates.Key, fault: str) -> Outcome:
+    gone = "; its certificate is withdrawn" if certificates.revoke(key) else ""
+    return dataclasses.replace(about, fault=fault + gone)
