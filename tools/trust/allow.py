@@ -1,12 +1,15 @@
 """The allowlist: which banned construct may stand where, a line each, with its reason.
 
     packages/tops-kernels/src/tops_kernels/runtime/cache.py::load | .read_bytes | reads an artifact under workspace_dir()
+    packages/tops-bench/src/tops_bench/aot/run.py::compile | subprocess | one compiler a process | pending 2027-01-31
 
 The file, then the function or class (left out: the module's top), the construct as the fault names it, the reason. No line can
-permit a crossing into a stage that is not seen; a line that permits nothing is a fault itself.
+permit a crossing into a stage that is not seen. A line that permits nothing is a fault itself, save until the day of its
+`pending`: the line comes first, in a change of the tools, and the code after it.
 """
 
 import dataclasses
+import datetime
 from collections.abc import Iterable
 
 from tools.trust.fault import Fault
@@ -14,6 +17,7 @@ from tools.trust.reach import Finding
 
 PATH = "tools/trust/allowlist.txt"
 _MIN_REASON = 12  # characters: "needed" says nothing
+_FORM = "Write `path::function | construct | a reason`, if need be with ` | pending YYYY-MM-DD`; no wildcards."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,11 +27,16 @@ class Line:
     scope: str
     construct: str
     reason: str
+    pending: datetime.date | None
 
     def permits(self, finding: Finding) -> bool:
-        if finding.absolute or (self.path, self.construct) != (finding.module.path, finding.construct):
+        if finding.absolute or (self.path, self.construct) != (finding.path, finding.construct):
             return False
-        return finding.scope == self.scope or (bool(self.scope) and finding.scope.startswith(f"{self.scope}."))
+        return (
+            finding.imported
+            or finding.scope == self.scope
+            or (bool(self.scope) and finding.scope.startswith(f"{self.scope}."))
+        )
 
 
 def read(text: str) -> tuple[list[Line], list[Fault]]:
@@ -35,42 +44,40 @@ def read(text: str) -> tuple[list[Line], list[Fault]]:
     for number, row in enumerate(text.splitlines(), 1):
         if not row.strip() or row.startswith("#"):
             continue
-        parts = [part.strip() for part in row.split(" | ", 2)]
-        if len(parts) != 3 or not all(parts) or len(parts[2]) < _MIN_REASON or "*" in parts[0] + parts[1]:
-            faults.append(
-                Fault(
-                    PATH,
-                    number,
-                    "allowlist",
-                    f"got {row!r}",
-                    "Write `path::function | construct | a reason`; no wildcards.",
-                )
-            )
-            continue
-        path, _, scope = parts[0].partition("::")
-        lines.append(Line(number, path, scope, parts[1], parts[2]))
+        line = _line(number, row)
+        if line is None:
+            faults.append(Fault(PATH, number, "allowlist", f"got {row!r}", _FORM))
+        else:
+            lines.append(line)
     return lines, faults
 
 
-def apply(text: str, findings: Iterable[Finding]) -> list[Fault]:
+def _line(number: int, row: str) -> Line | None:
+    parts = [part.strip() for part in row.split(" | ")]
+    if len(parts) not in (3, 4) or not all(parts) or len(parts[2]) < _MIN_REASON or "*" in parts[0] + parts[1]:
+        return None
+    pending = None
+    if len(parts) == 4:
+        try:
+            pending = datetime.date.fromisoformat(parts[3].removeprefix("pending "))
+        except ValueError:
+            return None
+    path, _, scope = parts[0].partition("::")
+    return Line(number, path, scope, parts[1], parts[2], pending)
+
+
+def apply(text: str, findings: Iterable[Finding], *, judge_unused: bool = True) -> list[Fault]:
     """The findings that no line permits, and the lines that permit nothing."""
     lines, faults = read(text)
     used = set()
     for finding in findings:
-        line = next((line for line in lines if line.permits(finding)), None)
-        if line is None:
+        permitting = [line.number for line in lines if line.permits(finding)]
+        used.update(permitting)
+        if not permitting:
             faults.append(finding.fault())
-        else:
-            used.add(line.number)
-    for line in lines:
-        if line.number not in used:
-            faults.append(
-                Fault(
-                    PATH,
-                    line.number,
-                    "allowlist",
-                    f"permits nothing: {line.path}::{line.scope} has no {line.construct}",
-                    "Remove it.",
-                )
-            )
+    today = datetime.date.today()
+    for line in lines if judge_unused else ():
+        if line.number not in used and (line.pending is None or line.pending < today):
+            what = f"permits nothing: {line.path}::{line.scope} has no {line.construct}"
+            faults.append(Fault(PATH, line.number, "allowlist", what, "Remove the line."))
     return faults

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterator
 
 from tools.trust.fault import Fault
 from tools.trust.names import Names, literal
-from tools.trust.source import Module, Repository, docstrings, walk_outermost
+from tools.trust.reach import Finding, Kind
+from tools.trust.source import Module, Repository, docstrings, scopes, walk_outermost
 from tools.trust.stages import MANIFEST
 
-Rule = Callable[[Repository, Module, Names], Iterator[Fault]]
+Rule = Callable[[Repository, Module, Names], Iterator[Fault | Finding]]
 
 
-def check(repository: Repository) -> Iterator[Fault]:
-    for module in repository.modules:
-        if module.is_test:
-            continue
-        names = Names(module)
-        for rule in _RULES.get(module.stage.name, ()):
-            yield from rule(repository, module, names)
+def check(repository: Repository, module: Module, names: Names) -> Iterator[Fault | Finding]:
+    for rule in () if module.is_test else _RULES.get(module.stage.name, ()):
+        yield from rule(repository, module, names)
 
 
 _COMPARING = re.compile(r"assert\w*|allclose|isclose|array_equal|array_equiv|testing")
@@ -50,16 +47,20 @@ def bench_asserts_nothing(_: Repository, module: Module, names: Names) -> Iterat
 _CLOCKS = ("time", "timeit", "cProfile", "profile", "jax.profiler", "jax._src.profiler", "resource", "os.times", "psutil", "pyinstrument",
            "line_profiler", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "jax.monitoring",
            "jax.experimental.profiler", "pstats", "yappi")  # fmt: skip
+_CLOCK = Kind(
+    "no-clocks",
+    "takes the time",
+    "Timing and profiling belong to tops_bench. A certificate's date comes from the one function that stamps it.",
+)
 
 
-def no_clocks(_: Repository, module: Module, names: Names) -> Iterator[Fault]:
+def no_clocks(_: Repository, module: Module, names: Names) -> Iterator[Finding]:
+    around = scopes(module.tree)
     for node, found in _references(module, names):
         for name in found:
             if any(name == clock or name.startswith(f"{clock}.") for clock in _CLOCKS):
-                yield Fault(
-                    module.path, _line(node), "no-clocks", f"{name} in {module.stage.package}: this stage takes no times",
-                    "Timing and profiling belong to tops_bench. A certificate's date comes from the one function that stamps it.",
-                )  # fmt: skip
+                imported = isinstance(node, ast.Import | ast.ImportFrom)
+                yield Finding(module.path, _line(node), around.get(node, ""), name, _CLOCK, imported=imported)
 
 
 _NOT_OF_WORKLOADS = frozenset(

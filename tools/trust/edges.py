@@ -45,17 +45,15 @@ def edges(module: Module, names: Names) -> Iterator[Edge]:
                 yield Edge(target, node.lineno, False)
 
 
-def check(repository: Repository) -> Iterator[Fault]:
-    for module in repository.modules:
-        names = Names(module)
-        declared = _declared(repository, module)
-        seen = set()
-        for edge in edges(module, names):
-            for fault in _faults(repository, module, edge, declared):
-                if (fault.line, fault.check) not in seen:  # `from a import b` names both a and a.b
-                    seen.add((fault.line, fault.check))
-                    yield fault
-        yield from _stars(module, names)
+def check(repository: Repository, module: Module, names: Names) -> Iterator[Fault]:
+    declared = _declared(repository, module)
+    seen = set()
+    for edge in edges(module, names):
+        for fault in _faults(repository, module, edge, declared):
+            if (fault.line, fault.check) not in seen:  # `from a import b` names both a and a.b
+                seen.add((fault.line, fault.check))
+                yield fault
+    yield from _stars(module, names)
 
 
 def _faults(repository: Repository, module: Module, edge: Edge, declared: frozenset[str]) -> Iterator[Fault]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tools.trust.edges import forbidden
 from tools.trust.fault import Fault
 from tools.trust.names import Names, literal
-from tools.trust.source import Repository, docstrings
+from tools.trust.source import Module, Repository, docstrings
 from tools.trust.stages import PACKAGES, Stage, by_package
 
 _MODULE = re.compile(r"(?:^|(?<=[:\s;]))(tops_[a-z]+(?:\.[A-Za-z_]\w*)*)(?=$|:[\w.]+$)")
@@ -28,23 +28,22 @@ _LAUNCHERS = (
 _BOUND_FOR_PATHS = ("pathlib", "os.path", "importlib", "builtins.open", "io.open", "numpy.load", "glob")
 
 
-def check(repository: Repository) -> Iterator[Fault]:
-    for module in repository.modules:
-        names, documentation = Names(module), docstrings(module.tree)
-        launching = _arguments_of(module.tree, names, _LAUNCHERS)
-        opening = _arguments_of(module.tree, names, _BOUND_FOR_PATHS)
-        for node in ast.walk(module.tree):
-            text = None if node in documentation else literal(node)
-            if text is None or "tops" not in text:
-                continue
-            for target in _targets(text, node in launching, node in opening):
-                why = _why(repository, module.stage, target)
-                if why:
-                    yield Fault(
-                        module.path, getattr(node, "lineno", 0), "literal-reach", f"the string {_short(text)} names {target}: {why}",
-                        "Take what is needed as an argument, or import it where this stage may see it. See CONTRIBUTING.md, "
-                        f"stage {module.stage.name}.",
-                    )  # fmt: skip
+def check(repository: Repository, module: Module, names: Names) -> Iterator[Fault]:
+    documentation = docstrings(module.tree)
+    launching = _arguments_of(module.tree, names, _LAUNCHERS)
+    opening = _arguments_of(module.tree, names, _BOUND_FOR_PATHS)
+    for node in ast.walk(module.tree):
+        text = None if node in documentation else literal(node)
+        if text is None or "tops" not in text:
+            continue
+        for target in _targets(text, node in launching, node in opening):
+            why = _why(repository, module.stage, target)
+            if why:
+                yield Fault(
+                    module.path, getattr(node, "lineno", 0), "literal-reach", f"the string {_short(text)} names {target}: {why}",
+                    "Take what is needed as an argument, or import it where this stage may see it. See CONTRIBUTING.md, "
+                    f"stage {module.stage.name}.",
+                )  # fmt: skip
 
 
 def _targets(text: str, launched: bool, opened: bool) -> set[str]:

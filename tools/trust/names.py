@@ -10,6 +10,7 @@ import builtins
 from tools.trust.source import Module
 
 _IMPORTERS = ("importlib.import_module", "importlib.__import__", "builtins.__import__", "__import__")
+_BINDING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.arguments, ast.withitem)
 _ROUNDS = 4  # an alias of an alias of an alias: what a person would write; each round follows one step
 
 
@@ -19,8 +20,9 @@ class Names:
         self.aliases: dict[str, set[str]] = {}
         for node in ast.walk(module.tree):
             self._note_import(node)
+        binding = [node for node in ast.walk(module.tree) if isinstance(node, _BINDING)]
         for _ in range(_ROUNDS):
-            for node in ast.walk(module.tree):
+            for node in binding:
                 self._note_assignment(node)
 
     def _note_import(self, node: ast.AST) -> None:

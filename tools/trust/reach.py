@@ -61,7 +61,7 @@ BANNED: dict[str, Kind] = {
          "runpy", "pkgutil", "pkg_resources", "imp", "zipimport", "pydoc", "doctest", "code", "codeop", "timeit", "pdb", "bdb", "trace",
          "cProfile", "profile", "logging.config", "typing.get_type_hints", "typing.ForwardRef", "inspect.get_annotations",
          "pytest.importorskip", "pickle", "marshal", "shelve", "copyreg", "cloudpickle", "dill", "numpy.f2py", "numpy.ctypeslib",
-         "types.FunctionType", "types.CodeType", "types.ModuleType", "operator.attrgetter", "operator.methodcaller",
+         "types.FunctionType", "types.CodeType", "operator.attrgetter", "operator.methodcaller",
          "unittest.loader", "unittest.defaultTestLoader", "pluggy", "stevedore"],
         DYNAMIC,
     ),
@@ -126,30 +126,28 @@ _UNDER_TEST = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "
 class Finding:
     """A banned construct, before the allowlist is asked."""
 
-    module: Module
+    path: str
     line: int
     scope: str
     construct: str  # what the allowlist names: "open", ".read_text", "subprocess"
     kind: Kind
     detail: str = ""
     absolute: bool = False  # no allowlist line can permit it
+    imported: bool = False  # an import statement: harmless by itself, each use is a finding of its own
 
     def fault(self) -> Fault:
         detail = f" ({self.detail})" if self.detail else ""
-        return Fault(
-            self.module.path, self.line, self.kind.check, f"{self.construct}{detail} {self.kind.why}", self.kind.do
-        )
+        return Fault(self.path, self.line, self.kind.check, f"{self.construct}{detail} {self.kind.why}", self.kind.do)
 
 
-def findings(repository: Repository) -> Iterator[Finding]:
-    for module in repository.modules:
-        yield from _Reader(repository, module).findings()
+def findings(repository: Repository, module: Module, names: Names) -> Iterator[Finding]:
+    yield from _Reader(repository, module, names).findings()
 
 
 class _Reader:
-    def __init__(self, repository: Repository, module: Module) -> None:
+    def __init__(self, repository: Repository, module: Module, names: Names) -> None:
         self.repository, self.module = repository, module
-        self.names, self.scopes = Names(module), scopes(module.tree)
+        self.names, self.scopes = names, scopes(module.tree)
         self.documentation = docstrings(module.tree)
 
     def findings(self) -> Iterator[Finding]:
@@ -159,8 +157,8 @@ class _Reader:
                     yield found
 
     def _found(self, node: ast.AST, construct: str, kind: Kind, detail: str = "", absolute: bool = False) -> Finding:
-        line = getattr(node, "lineno", 0)
-        return Finding(self.module, line, self.scopes.get(node, ""), construct, kind, detail, absolute)
+        line, imported = getattr(node, "lineno", 0), isinstance(node, ast.Import | ast.ImportFrom)
+        return Finding(self.module.path, line, self.scopes.get(node, ""), construct, kind, detail, absolute, imported)
 
     def _at(self, node: ast.AST) -> Iterator[Finding]:
         if isinstance(node, ast.Import):
@@ -285,9 +283,11 @@ class _Reader:
         """A string annotation is code that typing may run."""
         annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         for annotation in annotations:
-            if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-                if "__import__" in annotation.value or "(" in annotation.value.replace("Callable", ""):
-                    yield self._found(annotation, "annotation", DYNAMIC, f"that calls something: {annotation.value!r}")
+            if not isinstance(annotation, ast.Constant) or not isinstance(annotation.value, str):
+                continue
+            text = annotation.value
+            if "__import__" in text or "(" in text:
+                yield self._found(annotation, "annotation", DYNAMIC, f"that calls something: {text!r}")
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

@@ -35,6 +35,7 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
+        self._texts: dict[str, str] = {}
 
     @functools.cached_property
     def files(self) -> tuple[str, ...]:
@@ -53,7 +54,9 @@ class Repository:
         return tuple(sorted(str(path) for path in found if "__pycache__" not in path.parts))
 
     def text(self, path: str) -> str:
-        return (self.root / path).read_text(encoding="utf-8")
+        if path not in self._texts:
+            self._texts[path] = (self.root / path).read_text(encoding="utf-8")
+        return self._texts[path]
 
     @functools.cached_property
     def parsed(self) -> tuple[tuple[Module, ...], tuple[Fault, ...]]:
@@ -67,7 +70,7 @@ class Repository:
                     and not (self.root / path).is_symlink()
                 ):
                     try:
-                        tree = ast.parse(self.text(path), path)
+                        tree = _parse(path, self.text(path))
                     except (SyntaxError, ValueError) as error:
                         line = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
                         faults.append(
@@ -86,6 +89,11 @@ class Repository:
         """Every importable module and package of the workspace."""
         names = {module.name for module in self.modules if module.name}
         return frozenset(names | {name.rpartition(".")[0] for name in names if "." in name})
+
+
+@functools.lru_cache(maxsize=4096)  # revisions of one repository share most of their files
+def _parse(path: str, text: str) -> ast.Module:
+    return ast.parse(text, path)
 
 
 def _name(path: str, stage: Stage) -> str:
