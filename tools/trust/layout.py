@@ -24,6 +24,7 @@ _CONFTEST = Kind(
 _HOOKS = ("sitecustomize.py", "usercustomize.py")
 _PYTEST_FILES = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "setup.py")
 _SOURCE_KINDS = (".py", ".toml", ".json", ".lock", ".md")  # all of them text that a check or a person reads
+_TOP = ("pyproject.toml", "README.md", "LICENSE")
 _TEST_KINDS = (*_SOURCE_KINDS, ".txt", ".sh")
 
 
@@ -62,8 +63,12 @@ def check(repository: Repository) -> Iterator[Fault]:
 
 def _file_kind(path: str, name: str, stage: Stage) -> Iterator[Fault]:
     inside = path.removeprefix(stage.folder)
+    if inside in _TOP or name == "py.typed":
+        return
     kinds = _TEST_KINDS if inside.startswith("tests/") else _SOURCE_KINDS
-    if "/" in inside and name != "py.typed" and not name.endswith(kinds):
+    if not inside.startswith(("src/", "tests/")):
+        yield Fault(path, 0, "file-kind", f"beside src/ and tests/ a package holds {', '.join(_TOP)}", "Move it.")
+    elif not name.endswith(kinds):
         yield Fault(
             path, 0, "file-kind", f"a package holds {', '.join(kinds)} and py.typed",
             "Data that code reads is TOML or JSON; arrays (.npz) are computed, not stored.",
