@@ -81,19 +81,20 @@ def run(stage: Stage, root: Path, command: Sequence[str]) -> tuple[int, list[Fau
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.audit", description="Run a stage's own tests under an audit of imports and opened files.",
-        epilog="example:\n  uv run python -m tools.audit bench\n", formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  uv run python -m tools.audit bench\n  uv run python -m tools.audit kernels -- -k dispatch\n\nWhat follows -- goes to pytest.\n", formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("stage", choices=AUDITED, help="whose tests")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
     parser.add_argument("--json", action="store_true", help="print the faults as JSON")
-    args = parser.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    args = parser.parse_args(arguments[:cut])
     stage = by_name(args.stage)
     tests = args.root / stage.folder / "tests"
     if not tests.is_dir():
         parser.error(f"{tests}: no such folder")
     # No cache: pytest would open files of a former run, of any stage. No xdist: workers are children, audited, but slow to start.
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tests), *args.pytest]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tests), *arguments[cut + 1 :]]
     status, faults = run(stage, args.root.resolve(), command)
     print(
         json.dumps([dataclasses.asdict(fault) for fault in faults])

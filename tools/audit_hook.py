@@ -73,10 +73,18 @@ class Hook:
     def _started(self, event: str, args: tuple[object, ...]) -> str:
         """A child that names another stage's files, or one that starts Python without this hook."""
         words = [os.fsdecode(word) for part in args for word in _words(part)]
+        start = (
+            os.fsdecode(args[2])
+            if event == "subprocess.Popen" and isinstance(args[2], str | bytes | os.PathLike)
+            else "."
+        )
         for word in words:
-            named = next((folder for folder in self.folders if folder.rstrip("/") in word), None)
+            path = os.path.realpath(os.path.join(start, word)) + "/"
+            named = next(
+                (folder for folder in self.folders if folder.rstrip("/") in word or path.startswith(folder)), None
+            )
             named = named or next(
-                (module for module in self.modules if module.startswith("tops_") and module in word.split()), None
+                (name for name in self.modules if name.startswith("tops_") and name in word.split()), None
             )
             if named:
                 return f"starts a process that names {named}"

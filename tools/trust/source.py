@@ -87,8 +87,10 @@ class Repository:
     @functools.cached_property
     def module_names(self) -> frozenset[str]:
         """Every importable module and package of the workspace."""
-        names = {module.name for module in self.modules if module.name}
-        return frozenset(names | {name.rpartition(".")[0] for name in names if "." in name})
+        parts = [
+            module.name.split(".") for module in self.modules if module.name
+        ]  # a folder needs no __init__.py to be one
+        return frozenset(".".join(name[:count]) for name in parts for count in range(1, len(name) + 1))
 
 
 @functools.lru_cache(maxsize=4096)  # revisions of one repository share most of their files
