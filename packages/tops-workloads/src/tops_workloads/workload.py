@@ -1,0 +1,70 @@
+"""A manifest row as something to run: its shapes, its parameters, and inputs drawn for it."""
+
+import zlib
+from collections.abc import Mapping
+
+import jax
+
+from tops_manifest.model import ParamValue, Pass
+from tops_manifest.workloads import Case, cases
+from tops_workloads.distributions import draw
+
+
+class Workload:
+    """One row of the manifest at one choice of dtypes. Has shapes and values, and no opinion on results."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+
+    @property
+    def case(self) -> Case:
+        """The row."""
+        return self._case
+
+    @property
+    def params(self) -> Mapping[str, ParamValue]:
+        """The static parameters the row sets."""
+        return self._case.params
+
+    def kwargs(self) -> dict[str, ParamValue]:
+        """`params` as keyword arguments of the public function."""
+        return dict(self._case.params)
+
+    def avals(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of each given input, in the signature's order."""
+        return {
+            name: jax.ShapeDtypeStruct(spec.shape, spec.dtype)  # type: ignore[no-untyped-call]  # jax has no types for it
+            for name, spec in self._case.inputs().items()
+        }
+
+    def gen_inputs(self, key: jax.Array) -> dict[str, jax.Array]:
+        """One array for each given input, in the signature's order.
+
+        Args:
+          key: a JAX random key. Each input folds its own name into it, so its values do not depend on which others are given.
+        Returns: arrays of the row's shapes and dtypes with values in each input's domain (`tops_workloads.distributions`).
+        """
+        return {
+            name: draw(jax.random.fold_in(key, zlib.crc32(name.encode())), spec.shape, spec.dtype, self._domain(name))
+            for name, spec in self._case.inputs().items()
+        }
+
+    def _domain(self, name: str) -> str | None:
+        return self._case.op.input(name).domain
+
+    def __repr__(self) -> str:
+        return f"Workload({self._case.op.name}, {self._case.label})"
+
+
+def workloads(op: str, which: Pass | None = None) -> tuple[Workload, ...]:
+    """Every row of one op at every choice of dtypes; with `which`, those that run this pass.
+
+    Raises KeyError for an op the manifest does not have.
+    """
+    return tuple(Workload(case) for case in cases(op, which))
+
+
+def parametrization(op: str, which: Pass | None = None) -> tuple[list[Workload], list[str]]:
+    """Values and ids for pytest: `@pytest.mark.parametrize("workload", values, ids=ids)`."""
+    found = workloads(op, which)
+    return list(found), [workload.case.label for workload in found]
