@@ -12,7 +12,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 _GATE_DIVISOR = 16.0  # as gated linear attention has it: logsigmoid(x) / 16 (arXiv:2312.06635 section 4.4)
 
@@ -55,8 +54,8 @@ def _reals(key: jax.Array, shape: tuple[int, ...], domain: str | None) -> jax.Ar
             return interval.high - jax.nn.softplus(jax.random.normal(key, shape, jnp.float32)) / _GATE_DIVISOR
         case False, True:
             return interval.low + jax.nn.softplus(jax.random.normal(key, shape, jnp.float32))
-        case _:  # 2^-10 of the width off both ends, so that rounding to a short dtype cannot leave an open interval
-            margin = (interval.high - interval.low) / 1024
+        case _:  # 2^-7 of the width off both ends, so that rounding to a short dtype cannot leave an open interval
+            margin = (interval.high - interval.low) / 128
             return jax.random.uniform(
                 key, shape, jnp.float32, minval=interval.low + margin, maxval=interval.high - margin
             )
@@ -69,7 +68,7 @@ def _nonzero(values: jax.Array, domain: str | None) -> jax.Array:
 
 
 def _integers(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, domain: str | None) -> jax.Array:
-    info = np.iinfo(dtype)
+    info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # jax has no types for it; numpy's knows no int4
     low, high = max(int(info.min), -127), min(int(info.max), 127)
     if domain is not None:
         interval = Interval.read(domain)
