@@ -6,11 +6,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 
+from tools.trust.banned import Kind
 from tools.trust.fault import Fault
 from tools.trust.names import Names, literal
-from tools.trust.reach import Finding, Kind
+from tools.trust.reach import Finding
 from tools.trust.source import Module, Repository, docstrings, scopes, walk_outermost
-from tools.trust.stages import MANIFEST
+from tools.trust.stages import KERNELS, MANIFEST
 
 Rule = Callable[[Repository, Module, Names], Iterator[Fault | Finding]]
 
@@ -112,7 +113,6 @@ def workloads_only_draw(_: Repository, module: Module, names: Names) -> Iterator
 def no_workload_tables(repository: Repository, module: Module, _: Names) -> Iterator[Fault]:
     names, shapes, dimensions = _manifest_rows(repository)
     documentation = docstrings(module.tree)
-    do = "Workload rows stand in the manifest and kernels do not know them: choose block sizes by shape, generation and memory."
     for node in ast.walk(module.tree):
         row = None
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
@@ -125,7 +125,9 @@ def no_workload_tables(repository: Repository, module: Module, _: Names) -> Iter
         elif isinstance(node, ast.Call):
             row = _dims([(keyword.arg, keyword.value) for keyword in node.keywords], dimensions)
         if row:
-            yield Fault(module.path, _line(node), "no-workload-tables", f"a workload's shape in kernel code: {row}", do)
+            yield Fault(
+                module.path, _line(node), "no-workload-tables", f"a workload's shape in kernel code: {row}", _ROWS_DO
+            )
 
 
 def _integers(node: ast.Tuple | ast.List) -> list[int]:
@@ -172,6 +174,17 @@ def _manifest_rows(repository: Repository) -> tuple[frozenset[str], dict[tuple[i
     return frozenset(names - {"None"}), shapes, frozenset(dimensions)
 
 
+def data_files(repository: Repository) -> Iterator[Fault]:
+    """Tuned block sizes are data, and name shapes; the rows they are judged by they do not name."""
+    rows, _, _ = _manifest_rows(repository)
+    for path in repository.files:
+        if path.startswith(KERNELS.folder) and "/src/" in path and not path.endswith((".py", ".typed")):
+            found = next((row for row in sorted(rows) if row in repository.text(path)), None)
+            if found:
+                yield Fault(path, 0, "no-workload-tables", f"kernel data names a workload row: {found}", _ROWS_DO)
+
+
+_ROWS_DO = "Workload rows stand in the manifest and kernels do not know them: choose block sizes by shape, generation and memory."
 _KERNEL_WORDS = re.compile(r"pallas|triton|mosaic|pltpu", re.IGNORECASE)
 
 

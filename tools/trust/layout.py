@@ -7,9 +7,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tools.trust import codeowners
+from tools.trust.banned import Kind
 from tools.trust.edges import requirement_name
 from tools.trust.fault import Fault
-from tools.trust.reach import Finding, Kind
+from tools.trust.reach import Finding
 from tools.trust.source import Repository
 from tools.trust.stages import BENCH, PACKAGES, Stage, by_package, stage_of
 
@@ -63,7 +64,14 @@ def check(repository: Repository) -> Iterator[Fault]:
 
 def _file_kind(path: str, name: str, stage: Stage) -> Iterator[Fault]:
     inside = path.removeprefix(stage.folder)
-    if inside in _TOP or name == "py.typed":
+    if inside in _TOP:
+        return
+    if inside.startswith("src/") and not inside.startswith(f"src/{stage.package}/"):
+        yield Fault(
+            path, 0, "foreign-package", f"src/ of {stage.distribution} holds {stage.package} alone: this would stand in for another package",
+            f"Put it below src/{stage.package}/.",
+        )  # fmt: skip
+    if name == "py.typed":
         return
     kinds = _TEST_KINDS if inside.startswith("tests/") else _SOURCE_KINDS
     if not inside.startswith(("src/", "tests/")):

@@ -10,6 +10,7 @@ import builtins
 from tools.trust.source import Module
 
 _IMPORTERS = ("importlib.import_module", "importlib.__import__", "builtins.__import__", "__import__")
+_OF_A_MODULE = ("__builtins__", "__path__", "__loader__", "__spec__", "__cached__")
 _BINDING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.arguments, ast.withitem)
 _ROUNDS = 4  # an alias of an alias of an alias: what a person would write; each round follows one step
 
@@ -74,9 +75,7 @@ class Names:
         if isinstance(node, ast.Name):
             known = self.aliases.get(node.id, set())
             # A builtin stays suspect even where the file binds the name as well.
-            return known | (
-                {f"builtins.{node.id}"} if hasattr(builtins, node.id) or node.id == "__builtins__" else set()
-            )
+            return known | ({f"builtins.{node.id}"} if hasattr(builtins, node.id) or node.id in _OF_A_MODULE else set())
         if isinstance(node, ast.Attribute):
             return {f"{base}.{node.attr}" for base in self.resolve(node.value)}
         if isinstance(node, ast.IfExp):

@@ -4,122 +4,27 @@ are banned in the tests folders too."""
 
 import ast
 import dataclasses
+import sys
 from collections.abc import Iterator
 
+from tools.trust.banned import (
+    BANNED_ATTRIBUTES,
+    DYNAMIC,
+    FILES,
+    INTERPRETER,
+    PATCHING,
+    PLAIN,
+    RESOURCES,
+    UNDER_TEST,
+    UNUSUAL,
+    Kind,
+    banned,
+    is_handed_on,
+)
 from tools.trust.edges import forbidden
 from tools.trust.fault import Fault
 from tools.trust.names import Names, literal
 from tools.trust.source import Module, Repository, docstrings, scopes, walk_outermost
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
-    check: str
-    why: str
-    do: str
-    in_tests: bool = False  # banned in tests folders too
-
-
-DYNAMIC = Kind(
-    "dynamic-import",
-    "imports or runs what no reader of the import statements sees",
-    "Import it by a statement, where the stage may see it; otherwise take the value as an argument.",
-    in_tests=True,
-)
-FILES = Kind(
-    "file-read",
-    "reads files, and nothing says which",
-    "Ask the package that owns the data for it; for the package's own data use importlib.resources.files(__package__). "
-    "A read that must be is a line in tools/trust/allowlist.txt with its reason, in a change of its own.",
-)
-PROCESS = Kind(
-    "process",
-    "starts a process or native code, which no check follows",
-    "Call the function. Where a process must be, it is a line in tools/trust/allowlist.txt with its reason, in a change of its own.",
-)
-INTERPRETER = Kind(
-    "introspection",
-    "looks into the interpreter: at callers, at live objects, at another module's inside",
-    "Take what is needed as an argument. Code that behaves otherwise under test is not tested.",
-)
-PATCHING = Kind(
-    "patching",
-    "changes something that another module owns",
-    "Pass the other behaviour as an argument; nothing imported is assigned to.",
-)
-
-# Dotted names, each with everything below it. Modules stand here whole where no part of them is harmless.
-BANNED: dict[str, Kind] = {
-    **dict.fromkeys(
-        ["builtins.__import__", "builtins.exec", "builtins.eval", "builtins.compile", "builtins.globals", "builtins.__builtins__",
-         "builtins.vars.__dict__", "builtins.__loader__", "builtins.__spec__",
-         "importlib.import_module", "importlib.__import__", "importlib.reload", "importlib.util", "importlib.machinery", "importlib.abc",
-         "importlib._bootstrap", "importlib._bootstrap_external", "importlib.metadata.entry_points", "importlib.metadata.EntryPoint",
-         "importlib.metadata.distribution", "importlib.metadata.distributions", "importlib.metadata.files",
-         "importlib.metadata.packages_distributions", "importlib.metadata.Distribution", "importlib_metadata", "importlib_resources",
-         "sys.modules", "sys.meta_path", "sys.path", "sys.path_hooks", "sys.path_importer_cache", "sys.addaudithook", "site",
-         "runpy", "pkgutil", "pkg_resources", "imp", "zipimport", "pydoc", "doctest", "code", "codeop", "timeit", "pdb", "bdb", "trace",
-         "cProfile", "profile", "logging.config", "typing.get_type_hints", "typing.ForwardRef", "inspect.get_annotations",
-         "pytest.importorskip", "pickle", "marshal", "shelve", "copyreg", "cloudpickle", "dill", "numpy.f2py", "numpy.ctypeslib",
-         "types.FunctionType", "types.CodeType", "operator.attrgetter", "operator.methodcaller",
-         "unittest.loader", "unittest.defaultTestLoader", "pluggy", "stevedore"],
-        DYNAMIC,
-    ),
-    **dict.fromkeys(
-        ["builtins.open", "io.open", "io.open_code", "io.FileIO", "os.open", "os.fdopen", "os.read", "os.scandir", "os.listdir", "os.walk",
-         "os.fwalk", "os.link", "os.symlink", "os.chdir", "os.sendfile", "os.copy_file_range", "codecs.open", "tokenize.open", "fileinput",
-         "linecache", "mmap", "shutil", "glob", "zipfile", "tarfile", "gzip", "bz2", "lzma", "sqlite3", "dbm", "configparser",
-         "netrc", "numpy.load", "numpy.fromfile", "numpy.loadtxt", "numpy.genfromtxt", "numpy.memmap",
-         "numpy.lib.format", "numpy.lib.npyio", "jax.numpy.load", "jax.numpy.fromfile", "inspect.getsource", "inspect.getsourcelines",
-         "inspect.getsourcefile", "inspect.getfile", "builtins.__file__", "builtins.__cached__", "builtins.__path__", "tempfile"],
-        FILES,
-    ),
-    **dict.fromkeys(
-        ["subprocess", "multiprocessing", "concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process", "pty", "_posixsubprocess",
-         "os.system", "os.popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp", "os.startfile", "os.execv", "os.execve",
-         "os.execvp", "os.execvpe", "os.execl", "os.execle", "os.execlp", "os.execlpe", "os.spawnv", "os.spawnve", "os.spawnvp",
-         "os.spawnl", "os.spawnle", "os.spawnlp", "os.spawnlpe", "os.spawnvpe", "asyncio.create_subprocess_exec",
-         "asyncio.create_subprocess_shell", "asyncio.subprocess", "ctypes", "_ctypes", "cffi", "socket", "socketserver", "http", "urllib.request",
-         "ftplib", "xmlrpc", "webbrowser", "jax.ffi", "jax.extend.ffi"],
-        PROCESS,
-    ),
-    **dict.fromkeys(
-        ["sys._getframe", "sys._current_frames", "sys._getframemodulename", "sys.settrace", "sys.setprofile", "sys.monitoring", "sys.gettrace",
-         "sys.exc_info", "sys.last_traceback", "threading.settrace", "threading.setprofile", "gc", "inspect.stack", "inspect.trace",
-         "inspect.currentframe", "inspect.getmodule", "inspect.getouterframes", "inspect.getinnerframes", "inspect.getmembers",
-         "inspect.getclosurevars", "traceback.extract_stack", "traceback.walk_stack", "traceback.format_stack", "traceback.print_stack",
-         "weakref.getweakrefs", "builtins.vars", "builtins.locals", "builtins.delattr"],
-        INTERPRETER,
-    ),
-    **dict.fromkeys(["unittest.mock", "mock", "builtins.setattr", "atexit"], PATCHING),
-}  # fmt: skip
-# Attributes that are suspect on anything, as it cannot be told what stands before the dot.
-BANNED_ATTRIBUTES: dict[str, Kind] = {
-    **dict.fromkeys(["import_module", "__import__", "exec_module", "load_module", "find_spec", "entry_points", "get_data", "run_module"], DYNAMIC),
-    **dict.fromkeys(["read_text", "read_bytes", "open", "iterdir", "rglob", "__file__", "__path__", "__cached__"], FILES),
-    **dict.fromkeys(
-        ["__globals__", "__builtins__", "__subclasses__", "__code__", "__closure__", "__loader__", "__spec__", "f_back", "f_globals",
-         "f_locals", "f_builtins", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "__wrapped__", "__defaults__", "__kwdefaults__"],
-        INTERPRETER,
-    ),
-}  # fmt: skip
-# Passed on as an object, each of these gives all that is below it.
-_MODULES = (
-    "importlib",
-    "builtins",
-    "sys",
-    "os",
-    "io",
-    "inspect",
-    "operator",
-    "types",
-    "unittest",
-    "importlib.metadata",
-    "importlib.resources",
-)
-_RESOURCES = ("importlib.resources.files", "importlib.resources.path", "importlib.resources.open_text", "importlib.resources.open_binary",
-              "importlib.resources.read_text", "importlib.resources.read_binary", "importlib.resources.contents")  # fmt: skip
-_UNDER_TEST = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "_pytest")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,6 +54,13 @@ class _Reader:
         self.repository, self.module = repository, module
         self.names, self.scopes = names, scopes(module.tree)
         self.documentation = docstrings(module.tree)
+        # hasattr(os, "x") and getattr(os, "x") ask for one thing by name: _getattr judges which.
+        asked = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call) and len(node.args) > 1)
+        self.asked_by_name = {
+            node.args[0]
+            for node in asked
+            if literal(node.args[1]) and self.names.resolve(node.func) & {"builtins.hasattr", "builtins.getattr"}
+        }
 
     def findings(self) -> Iterator[Finding]:
         for node in walk_outermost(self.module.tree):
@@ -164,14 +76,19 @@ class _Reader:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from self._banned(node, {alias.name})
+                yield from self._unusual(node, alias.name)
         elif isinstance(node, ast.ImportFrom):
             base = self.names.absolute(node.module or "", node.level)
+            yield from self._unusual(node, base)
             for alias in node.names:
                 yield from self._banned(node, {f"{base}.{alias.name}"})
         elif isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load):
+            if node.id == "pytest_plugins":
+                yield self._found(node, node.id, DYNAMIC, "loads plugins")
+            if isinstance(node.ctx, ast.Load) or node.id == "__path__":
                 yield from self._banned(node, self.names.resolve(node))
-                yield from self._module_object(node)
+                if node not in self.asked_by_name:
+                    yield from self._module_object(node)
         elif isinstance(node, ast.Attribute):
             yield from self._attribute(node)
         elif isinstance(node, ast.Call):
@@ -190,10 +107,15 @@ class _Reader:
                 name, kind = hit
                 yield self._found(node, name.removeprefix("builtins."), kind)
 
+    def _unusual(self, node: ast.AST, name: str) -> Iterator[Finding]:
+        top = name.split(".")[0]
+        if top in sys.stdlib_module_names and top not in PLAIN and banned(top) is None:
+            yield self._found(node, name, UNUSUAL)
+
     def _module_object(self, node: ast.Name) -> Iterator[Finding]:
         """A bare `sys` or `importlib` that is handed on: what is taken from it then cannot be told."""
         for target in sorted(self.names.aliases.get(node.id, set())):
-            if target in _MODULES:
+            if is_handed_on(target):
                 yield self._found(node, target, DYNAMIC, "the module itself handed on: unresolvable")
 
     def _attribute(self, node: ast.Attribute) -> Iterator[Finding]:
@@ -214,8 +136,8 @@ class _Reader:
             yield self._dynamic(node, function)
         if "builtins.getattr" in function and len(node.args) >= 2:
             yield from self._getattr(node)
-        if function & set(_RESOURCES) and node.args:
-            yield from self._resources(node, sorted(function & set(_RESOURCES))[0])
+        if function & set(RESOURCES) and node.args:
+            yield from self._resources(node, sorted(function & set(RESOURCES))[0])
         text = literal(node)
         if text is not None:
             yield from self._sniff(node, text)
@@ -266,7 +188,7 @@ class _Reader:
             yield from self._sniff(node, node.value)
 
     def _sniff(self, node: ast.AST, text: str) -> Iterator[Finding]:
-        if not self.module.is_test and self.module.stage.name != "tests" and text in _UNDER_TEST:
+        if not self.module.is_test and self.module.stage.name != "tests" and text in UNDER_TEST:
             yield self._found(node, text, INTERPRETER, "asks whether a test is running")
 
     def _patched(self, node: ast.AST) -> Iterator[Finding]:
@@ -302,13 +224,3 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     return [
         part for target in found for part in (target.elts if isinstance(target, ast.Tuple | ast.List) else [target])
     ]
-
-
-def banned(target: str) -> tuple[str, Kind] | None:
-    """The banned name that a dotted name is or stands below, and its kind."""
-    parts = target.split(".")
-    for count in range(len(parts), 0, -1):
-        name = ".".join(parts[:count])
-        if name in BANNED:
-            return name, BANNED[name]
-    return None

@@ -16,7 +16,7 @@ def check(repository: Repository, allowlist: str | None = None, cache: Cache | N
     """Every fault of the tree. `allowlist` stands in for the tree's own; `cache` keeps what one file's reading found."""
     cache = {} if cache is None else cache
     context = {stage.name: _context(repository, stage) for stage in PACKAGES}
-    faults: list[Fault] = [*repository.parsed[1], *layout.check(repository)]
+    faults: list[Fault] = [*repository.parsed[1], *layout.check(repository), *content.data_files(repository)]
     findings: list[Finding] = [*layout.findings(repository)]
     for module in repository.modules:
         key = (module.path, repository.text(module.path), context[module.stage.name])

@@ -71,7 +71,32 @@ DYNAMIC = (
     Attempt("a Python that imports it", "process", "allowlist", _bench('import subprocess\n\nsubprocess.run(["python", "-c", "import tops_tests"])\n')),
 )  # fmt: skip
 
+REACHES = (
+    Attempt(
+        "sys through another module", "dynamic-import", "as an argument", _kernel('import dataclasses\n\nx = dataclasses.sys.modules\n')
+    ),
+    Attempt(
+        "sys imported from another module", "dynamic-import", "as an argument", _kernel("from dataclasses import sys as s\n\nx = s.modules\n")
+    ),
+    Attempt("a package path that leads elsewhere", "dynamic-import", "as an argument", adds(f"{KERNELS}__init__.py", '\n__path__.append("/tmp")\n')),
+    Attempt("a part of the library that nobody thought of", "unusual-import", "Do without", _kernel("import symtable\n")),
+    Attempt(
+        "a kernel that ends the tests early", "process", "allowlist", _kernel("import os\n\n\ndef f():\n    os._exit(0)\n")
+    ),
+    Attempt(
+        "a kernel that skips its own test", "unusual-import", "Do without", _kernel("from unittest import SkipTest\n\n\ndef f():\n    raise SkipTest\n")
+    ),
+    Attempt(
+        "a plugin named by a test", "dynamic-import", "as an argument",
+        adds("packages/tops-kernels/tests/test_attempt.py", 'pytest_plugins = ["tops_kernels.plugin"]\n'),
+    ),
+)  # fmt: skip
+
 FILES = (
+    Attempt(
+        "a certificate written by hand", "file-read", "owns the data",
+        _bench("import json\n\n\ndef f(folder, body):\n    (folder / 'certificates' / 'x.json').write_text(json.dumps(body))\n"),
+    ),
     Attempt(
         "the oracle's source by path", "file-read", "owns the data",
         _kernel('from pathlib import Path\n\nx = (Path("packages") / "tops-tests/src/tops_tests/oracles/rms_norm.py").read_text()\n'),
@@ -131,6 +156,10 @@ CONTENT = (
     Attempt(
         "a table of workload rows in the kernels", "no-workload-tables", "by shape, generation and memory",
         _kernel("BLOCKS = [dict(M=8192, K=4096, N=14336), dict(M=16, K=4096, N=4096)]\n"),
+    ),
+    Attempt(
+        "workload rows in the kernels' data", "no-workload-tables", "by shape, generation and memory",
+        adds(f"{KERNELS}tuned.json", '{"square-4k": 128}\n'),
     ),
     Attempt(
         "an oracle that calls pallas", "oracles-know-no-kernels", "NumPy float64",

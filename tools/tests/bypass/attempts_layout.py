@@ -25,6 +25,10 @@ LAYOUT = (
         "a build hook that copies files in", "package-config", "no hook",
         adds("packages/tops-kernels/pyproject.toml", '\n[tool.hatch.build.hooks.custom]\npath = "hook.py"\n'),
     ),
+    Attempt(
+        "a second tops_tests in the kernels' folder", "foreign-package", "Put it below",
+        adds("packages/tops-kernels/src/tops_tests/compare.py", "def assert_close(*_):\n    return None\n"),
+    ),
     Attempt("stored answers", "file-kind", "computed, not stored", adds(f"{KERNELS}answers.npz", "not read as text anyway\n")),
     Attempt("a symbolic link to the oracle", "file-kind", "Write the file", _linked),
     Attempt("code at every start of Python", "file-kind", "Call what is to run", adds(f"{KERNELS}sitecustomize.py", "import tops_kernels\n")),
