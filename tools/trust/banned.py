@@ -50,7 +50,8 @@ BANNED: dict[str, Kind] = {
          "importlib.metadata.packages_distributions", "importlib.metadata.Distribution", "importlib_metadata", "importlib_resources",
          "sys.modules", "sys.meta_path", "sys.path", "sys.path_hooks", "sys.path_importer_cache", "sys.addaudithook", "site",
          "runpy", "pkgutil", "pkg_resources", "imp", "zipimport", "pydoc", "doctest", "code", "codeop", "timeit", "pdb", "bdb", "trace",
-         "cProfile", "profile", "logging.config", "typing.get_type_hints", "typing.ForwardRef", "inspect.get_annotations",
+         "cProfile", "profile", "logging.config", "typing.get_type_hints", "typing.ForwardRef", "typing._eval_type", "numpy.testing.runstring", "numpy.testing.rundocs", "numpy.testing.measure",
+          "inspect.get_annotations",
          "pytest.importorskip", "pickle", "marshal", "shelve", "copyreg", "cloudpickle", "dill", "numpy.f2py", "numpy.ctypeslib",
          "types.FunctionType", "types.CodeType", "operator.attrgetter", "operator.methodcaller",
          "unittest.loader", "unittest.defaultTestLoader", "pluggy", "stevedore"],
@@ -64,7 +65,8 @@ BANNED: dict[str, Kind] = {
          "numpy.lib.format", "numpy.lib.npyio", "jax.numpy.load", "jax.numpy.fromfile", "inspect.getsource", "inspect.getsourcelines",
          "inspect.getsourcefile", "inspect.getfile", "builtins.__cached__", "tempfile", "os.replace", "os.rename", "os.renames", "os.remove",
          "os.unlink", "os.truncate", "os.write", "os.pread", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt",
-         "numpy.DataSource", "numpy.lib._datasource", "jax.numpy.save", "jax.numpy.savez"],
+         "numpy.DataSource", "argparse.FileType", "logging.FileHandler", "logging.handlers", "inspect.findsource", "inspect.getcomments",
+          "numpy.lib._datasource", "jax.numpy.save", "jax.numpy.savez"],
         FILES,
     ),
     **dict.fromkeys(
@@ -77,7 +79,7 @@ BANNED: dict[str, Kind] = {
         PROCESS,
     ),
     **dict.fromkeys(
-        ["sys._getframe", "sys._current_frames", "sys._getframemodulename", "sys.settrace", "sys.setprofile", "sys.monitoring", "sys.gettrace",
+        ["sys.argv", "sys.orig_argv", "sys._getframe", "sys._current_frames", "sys._getframemodulename", "sys.settrace", "sys.setprofile", "sys.monitoring", "sys.gettrace",
          "sys.exc_info", "sys.last_traceback", "threading.settrace", "threading.setprofile", "gc", "inspect.stack", "inspect.trace",
          "inspect.currentframe", "inspect.getmodule", "inspect.getouterframes", "inspect.getinnerframes", "inspect.getmembers",
          "inspect.getclosurevars", "traceback.extract_stack", "traceback.walk_stack", "traceback.format_stack", "traceback.print_stack",
@@ -97,7 +99,7 @@ BANNED_ATTRIBUTES: dict[str, Kind] = {
     **dict.fromkeys(["write_text", "write_bytes", "unlink", "symlink_to", "hardlink_to", "tofile", "savefig"], FILES),
     **dict.fromkeys(["__path__"], DYNAMIC),
     **dict.fromkeys(
-        ["__globals__", "__builtins__", "__subclasses__", "__code__", "__closure__", "__loader__", "__spec__", "f_back", "f_globals",
+        ["__getattribute__", "__mro__", "__base__", "__bases__", "__globals__", "__builtins__", "__subclasses__", "__code__", "__closure__", "__loader__", "__spec__", "f_back", "f_globals",
          "f_locals", "f_builtins", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "__wrapped__", "__defaults__", "__kwdefaults__"],
         INTERPRETER,
     ),
@@ -118,7 +120,7 @@ HANDED_ON = (
 )
 RESOURCES = ("importlib.resources.files", "importlib.resources.path", "importlib.resources.open_text", "importlib.resources.open_binary",
               "importlib.resources.read_text", "importlib.resources.read_binary", "importlib.resources.contents")  # fmt: skip
-UNDER_TEST = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "_pytest")
+UNDER_TEST = ("pytest", "PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "_pytest")
 
 
 # What a package may import of the standard library. The rest is a finding: nobody has thought of what it reaches.

@@ -124,7 +124,13 @@ class _Reader:
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute):
             owners = self.names.resolve(inner.value)
-            if inner.attr in BANNED_ATTRIBUTES and not any(banned(f"{owner}.{inner.attr}") for owner in owners):
+            # files.read_bytes(path) of a module of ours: what it does is judged there.
+            is_own = BANNED_ATTRIBUTES.get(inner.attr) is FILES and bool(owners & self.repository.module_names)
+            if (
+                inner.attr in BANNED_ATTRIBUTES
+                and not is_own
+                and not any(banned(f"{owner}.{inner.attr}") for owner in owners)
+            ):
                 yield self._found(inner, f".{inner.attr}", BANNED_ATTRIBUTES[inner.attr])
             if inner.attr == "__dict__" and any(self._is_import(owner) for owner in owners):
                 yield self._found(inner, ".__dict__", INTERPRETER, f"of {sorted(owners)[0]}")
@@ -136,6 +142,8 @@ class _Reader:
             yield self._dynamic(node, function)
         if "builtins.getattr" in function and len(node.args) >= 2:
             yield from self._getattr(node)
+        if any(keyword.arg == "fromfile_prefix_chars" for keyword in node.keywords):
+            yield self._found(node, "fromfile_prefix_chars", FILES)
         if function & set(RESOURCES) and node.args:
             yield from self._resources(node, sorted(function & set(RESOURCES))[0])
         text = literal(node)
@@ -156,8 +164,8 @@ class _Reader:
             yield from self._banned(node, {f"{owner}.{attribute}" for owner in owners})
             if attribute in BANNED_ATTRIBUTES and not any(banned(f"{owner}.{attribute}") for owner in owners):
                 yield self._found(node, f".{attribute}", BANNED_ATTRIBUTES[attribute], "by getattr")
-        elif any(self._is_import(owner) for owner in owners):
-            owner = min(owners)
+        else:
+            owner = min(owners, default="a value")
             yield self._found(
                 node, "getattr", INTERPRETER, f"on {owner} with a name that is not a literal: unresolvable"
             )

@@ -78,6 +78,10 @@ REACHES = (
     Attempt(
         "sys imported from another module", "dynamic-import", "as an argument", _kernel("from dataclasses import sys as s\n\nx = s.modules\n")
     ),
+    Attempt(
+        "from any object to every class", "introspection", "as an argument",
+        _kernel("def f(names):\n    x = ()\n    for name in names:\n        x = getattr(x, name)\n    return x\n"),
+    ),
     Attempt("a package path that leads elsewhere", "dynamic-import", "as an argument", adds(f"{KERNELS}__init__.py", '\n__path__.append("/tmp")\n')),
     Attempt("a part of the library that nobody thought of", "unusual-import", "Do without", _kernel("import symtable\n")),
     Attempt(
@@ -108,6 +112,14 @@ FILES = (
     Attempt(
         "the oracle's npz", "file-read", "owns the data",
         _kernel('import numpy as np\n\n\ndef f(folder):\n    return np.load(f"{folder}/oracles/rms_norm.npz")\n'),
+    ),
+    Attempt(
+        "the oracle from the kernels' own tests", "import-boundary", "stage kernels",
+        adds("packages/tops-kernels/tests/test_attempt.py", "def test_it():\n    from tops_tests.oracles import rms_norm\n"),
+    ),
+    Attempt(
+        "the oracle's data from the kernels' own tests", "file-read", "owns the data",
+        adds("packages/tops-kernels/tests/test_attempt.py", 'from importlib.resources import files as f\n\nx = f("tops_tests.oracles")\n'),
     ),
     Attempt(
         "another package's data by importlib.resources", "file-read", "owns the data",
