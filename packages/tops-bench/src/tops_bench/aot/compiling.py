@@ -1,0 +1,141 @@
+"""Compiles one program for a chip that is not here. Runs in a child process, whose environment toolchain.py has set."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, SingleDeviceSharding, use_abstract_mesh
+
+from tops_bench.aot import dumps, estimate, hlo
+from tops_bench.aot.bundles import DumpError
+from tops_bench.aot.pallas import chip_info
+from tops_bench.aot.targets import Chip, Target, chip_from_info
+
+Function = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """One program of the compiled whole. cycles: the kernel's own schedule, or XLA's estimate for what XLA made."""
+
+    name: str
+    kind: str  # "kernel" | "xla" | "copy"
+    times: int
+    seconds: float  # of all its runs
+    seconds_low: float
+    estimated_cycles: int | None  # XLA's, one run
+    kernel: estimate.KernelFigures | None  # its schedule, where one was dumped and followed
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """What one compile gave. seconds: of the whole program, estimated from its schedule; bytes: moved to and from HBM."""
+
+    target: str
+    seconds: float
+    seconds_low: float
+    dma_bytes: int
+    code_bytes: int
+    temp_bytes: int
+    argument_bytes: int
+    output_bytes: int
+    parts: tuple[Part, ...]
+    notes: tuple[str, ...]
+    exact: bool
+
+    @property
+    def kernels(self) -> tuple[estimate.KernelFigures, ...]:
+        return tuple(part.kernel for part in self.parts if part.kind == "kernel" and part.kernel is not None)
+
+
+def compile_tpu(
+    function: Function, avals: Sequence[Any], keywords: Mapping[str, Any], target: Target, folder: Path
+) -> Compiled:
+    """`avals`: pytrees of ShapeDtypeStruct, positional. Raises what tracing, lowering or the compiler raises, or DumpError."""
+    device = topologies.get_topology_desc(platform="tpu", topology_name=target.topology).devices[0]
+    here = SingleDeviceSharding(device)
+    placed = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=here), tuple(avals))
+    # The abstract mesh tells lowering the generation: kernels with SMEM operands ask for it. The output's sharding keeps a
+    # program whose outputs hang on no input (the gradient of a sum) from being compiled for the host.
+    with use_abstract_mesh(Mesh(np.array([device]), ("x",)).abstract_mesh):
+        chip = chip_from_info(device.device_kind, chip_info())
+        traced = jax.jit(function, out_shardings=here).trace(*placed, **keywords)
+        compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+    memory = compiled.memory_analysis()
+    parts, notes = _parts(_scheduled_hlo(compiled, folder), folder, target, chip)
+    moved = sum(part.kernel.dma_bytes * part.times for part in parts if part.kernel is not None)
+    moved += sum(_copy_bytes(part, chip) for part in parts if part.kind == "copy")
+    floor = moved / chip.hbm_bytes_per_second
+    busy, busy_low = (
+        sum(getattr(part, which) for part in parts if part.kind != "copy") for which in ("seconds", "seconds_low")
+    )
+    return Compiled(
+        target=target.name,
+        seconds=max(busy, floor),
+        seconds_low=min(busy_low, max(busy, floor)),
+        dma_bytes=moved,
+        code_bytes=memory.generated_code_size_in_bytes,
+        temp_bytes=memory.temp_size_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        parts=tuple(parts),
+        notes=tuple(notes),
+        exact=all(part.kernel is None or part.kernel.exact for part in parts if part.kind == "kernel"),
+    )
+
+
+def _copy_bytes(part: Part, chip: Chip) -> int:
+    return round(part.seconds * chip.hbm_bytes_per_second)
+
+
+def _scheduled_hlo(compiled: Any, folder: Path) -> str:
+    """With XLA's own estimates where the executable can be printed (for tpu7x, jax 0.10 may fail to), else as dumped, without."""
+    try:
+        return str(compiled.as_text())
+    except Exception:  # whatever a runtime that is no runtime raises: the compile was good
+        return dumps.hlo(folder)
+
+
+def _parts(text: str, folder: Path, target: Target, chip: Chip) -> tuple[list[Part], list[str]]:
+    dumped = set(dumps.program_names(folder))
+    parts, notes = [], []
+    for instruction in hlo.instructions(text):
+        if instruction.opcode == "copy-start":
+            seconds = instruction.bytes_moved * instruction.times / chip.hbm_bytes_per_second
+            parts.append(Part(instruction.name, "copy", instruction.times, seconds, seconds, None, None))
+        elif instruction.is_kernel or instruction.name in dumped or instruction.estimated_cycles is not None:
+            parts.append(_part(instruction, folder, target, chip, instruction.name in dumped))
+    for part in parts:
+        if part.note:
+            notes.append(f"{part.name}: {part.note}")
+    return parts, notes
+
+
+def _part(instruction: hlo.Instruction, folder: Path, target: Target, chip: Chip, is_dumped: bool) -> Part:
+    figures, note = None, ""
+    if is_dumped:
+        try:
+            figures = estimate.kernel(dumps.read(folder, instruction.name), target, chip)
+        except DumpError as error:
+            if instruction.is_kernel:
+                raise
+            note = str(error)
+    elif instruction.is_kernel:
+        raise DumpError(f"{instruction.name}: compiled, but libtpu dumped no schedule of it")
+    times = instruction.times
+    kind = "kernel" if instruction.is_kernel else "xla"
+    if kind == "xla" and instruction.estimated_cycles is not None:
+        seconds = low = instruction.estimated_cycles / chip.clock
+    elif figures is not None:
+        seconds, low = figures.seconds, figures.seconds_low
+    else:
+        seconds = low = 0.0
+        note = note or "neither a schedule nor an estimate: counted as nothing"
+    return Part(
+        instruction.name, kind, times, seconds * times, low * times, instruction.estimated_cycles, figures, note
+    )

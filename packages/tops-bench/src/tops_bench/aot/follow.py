@@ -1,0 +1,201 @@
+"""Follows a schedule's control flow: how often each bundle runs, exactly where the scalar unit's values are known.
+
+The control flow of a kernel is arithmetic on the grid's indices, so it can be run. What depends on data (a scalar read from a
+prefetched operand, a loop whose bound comes in) cannot: such a region is counted once as taken (high) and once as skipped (low).
+"""
+
+import dataclasses
+from collections import Counter
+
+from tops_bench.aot import scalar
+from tops_bench.aot.bundles import DumpError, Listing, Op, branch_target
+
+MAX_STEPS = 12_000_000  # scalar ops followed before the rest is scaled up: about ten seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of the schedule: bundles [first, last], run `trips` times in all over the program."""
+
+    first: int
+    last: int
+    trips: int
+    known: bool  # False: its exit depends on data, and one trip was counted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace:
+    """counts[bundle]: how often it ran with every undecided region taken; low_counts: with each skipped."""
+
+    counts: tuple[int, ...]
+    low_counts: tuple[int, ...]
+    loops: tuple[Loop, ...]
+    dma_runs: tuple[tuple[int, Op, int, int], ...]  # (bundle, op, times issued, least times)
+    complete: bool  # False: cut at MAX_STEPS and scaled up
+
+    @property
+    def exact(self) -> bool:
+        return self.complete and self.counts == self.low_counts and all(loop.known for loop in self.loops)
+
+
+@dataclasses.dataclass(slots=True)
+class _Block:
+    """Straight-line bundles [first, last] that end with a branch (its delay slots within), or with the program."""
+
+    first: int
+    last: int
+    branch: Op | None
+    target: int
+    before: tuple[scalar.Step, ...]  # up to the branch, which is included
+    after: tuple[scalar.Step, ...]  # in its delay slots
+    dmas: tuple[tuple[int, Op, int], ...]  # bundle, op, how many of `before` run ahead of it
+
+
+class _Follower:
+    def __init__(self, listing: Listing, delay_slots: int, max_steps: int) -> None:
+        self.bundles, self.delay, self.max_steps = listing.bundles, delay_slots, max_steps
+        self.starts = listing.region_starts()
+        self.branches = [
+            (at, op) for at, bundle in enumerate(self.bundles) for op in bundle.ops if op.mnemonic.startswith("sbr.")
+        ]
+        self.steps_at = [
+            tuple(step for op in scalar.ordered(bundle.ops) if (step := scalar.compile_op(op)) is not None)
+            for bundle in self.bundles
+        ]
+        self.blocks: dict[int, _Block] = {}
+        self.runs: Counter[tuple[int, int]] = Counter()  # [first, last] of what ran
+        self.low_runs: Counter[tuple[int, int]] = Counter()
+        self.dma_runs: Counter[tuple[int, int]] = Counter()  # (bundle, op's place among the DMAs) -> issued
+        self.dma_low: Counter[tuple[int, int]] = Counter()
+        self.back: Counter[tuple[int, int]] = Counter()  # (header, branch) -> times taken
+        self.entered: Counter[tuple[int, int]] = Counter()
+        self.unknown_exits: set[tuple[int, int]] = set()
+        self.name = listing.name
+
+    def block(self, first: int) -> _Block:
+        if first not in self.blocks:
+            self.blocks[first] = self._block(first)
+        return self.blocks[first]
+
+    def _block(self, first: int) -> _Block:
+        at, branch = next(((at, op) for at, op in self.branches if at >= first), (len(self.bundles) - 1, None))
+        target = 0
+        last = at
+        if branch is not None:
+            region = branch_target(branch)
+            if region is None or region not in self.starts:
+                raise DumpError(f"{self.name}: bundle {at:#x} branches to region {region}, which starts nowhere")
+            target = self.starts[region]
+            last = min(at + self.delay, len(self.bundles) - 1)
+        before: list[scalar.Step] = []
+        dmas: list[tuple[int, Op, int]] = []
+        for index in range(first, at + 1):
+            dmas += [(index, op, len(before)) for op in self.bundles[index].ops if is_transfer(op)]
+            before += self.steps_at[index]
+        after = [step for index in range(at + 1, last + 1) for step in self.steps_at[index]]
+        dmas += [
+            (index, op, len(before))
+            for index in range(at + 1, last + 1)
+            for op in self.bundles[index].ops
+            if is_transfer(op)
+        ]
+        return _Block(first, last, branch, target, tuple(before), tuple(after), tuple(dmas))
+
+    def run(self) -> bool:
+        """Whether it came to the program's end."""
+        state = scalar.State()
+        at, steps = 0, 0
+        doubt: list[tuple[int, scalar.State]] = []  # regions entered undecided: where they end, the state before
+        while at < len(self.bundles):
+            if steps > self.max_steps:
+                return False
+            while doubt and at >= doubt[-1][0]:
+                _merge(state, doubt.pop()[1])
+            block = self.block(at)
+            steps += len(block.before) + len(block.after) + 4
+            self.runs[block.first, block.last] += 1
+            if not doubt:
+                self.low_runs[block.first, block.last] += 1
+            self._dmas(block, state, not doubt)
+            if block.branch is None:
+                return True
+            taken = True if block.branch.predicate is None else scalar.holds(state, block.branch.predicate)
+            for step in block.after:
+                step(state)
+            at = self._next(block, taken, state, doubt)
+        return True
+
+    def _dmas(self, block: _Block, state: scalar.State, certain: bool) -> None:
+        done = 0
+        for index, op, ahead in block.dmas:
+            for step in block.before[done:ahead]:
+                step(state)
+            done = ahead
+            held = True if op.predicate is None else scalar.holds(state, op.predicate)
+            place = self.bundles[index].ops.index(op)
+            if held is not False:
+                self.dma_runs[index, place] += 1
+            if held and certain:
+                self.dma_low[index, place] += 1
+        for step in block.before[done:]:
+            step(state)
+
+    def _next(
+        self, block: _Block, taken: bool | None, state: scalar.State, doubt: list[tuple[int, scalar.State]]
+    ) -> int:
+        backward = block.target <= block.first or block.target <= block.last - self.delay
+        if backward:
+            edge = (block.target, block.last)
+            if taken:
+                self.back[edge] += 1
+                return block.target
+            self.entered[edge] += 1  # each leaving is one entering
+            if taken is None:
+                self.unknown_exits.add(edge)
+        elif taken:
+            return block.target
+        elif taken is None and not (doubt and block.target > doubt[-1][0]):
+            doubt.append((block.target, scalar.State(dict(state.scalars), dict(state.memory), state.fifo.copy())))
+        return block.last + 1
+
+
+def is_transfer(op: Op) -> bool:
+    """A DMA that moves bytes, not the wait for one."""
+    return op.mnemonic.startswith("dma.") and not op.mnemonic.startswith("dma.done")
+
+
+def _merge(state: scalar.State, before: scalar.State) -> None:
+    """After a region that may have been skipped: what differs is unknown."""
+    for name in set(state.scalars) | set(before.scalars):
+        if state.scalars.get(name) != before.scalars.get(name):
+            state.scalars[name] = None
+    for slot in set(state.memory) | set(before.memory):
+        if state.memory.get(slot) != before.memory.get(slot):
+            state.memory[slot] = None
+
+
+def follow(listing: Listing, delay_slots: int, max_steps: int = MAX_STEPS) -> Trace:
+    """Runs the control flow from the first bundle to the last. Raises DumpError for a branch to nowhere."""
+    follower = _Follower(listing, delay_slots, max_steps)
+    complete = follower.run()
+    counts, low = _per_bundle(follower.runs, len(listing.bundles)), _per_bundle(follower.low_runs, len(listing.bundles))
+    loops = []
+    for (header, last), times in sorted((follower.back + follower.entered).items()):
+        loops.append(Loop(header, last, times, (header, last) not in follower.unknown_exits))
+    dmas = [
+        (at, listing.bundles[at].ops[place], times, follower.dma_low[at, place])
+        for (at, place), times in sorted(follower.dma_runs.items())
+    ]
+    return Trace(counts, low, tuple(loops), tuple(dmas), complete)
+
+
+def _per_bundle(runs: Counter[tuple[int, int]], size: int) -> tuple[int, ...]:
+    changes = [0] * (size + 1)
+    for (first, last), times in runs.items():
+        changes[first] += times
+        changes[last + 1] -= times
+    counts, running = [], 0
+    for change in changes[:-1]:
+        running += change
+        counts.append(running)
+    return tuple(counts)
