@@ -9,8 +9,8 @@ import numbers
 from collections.abc import Mapping
 
 from tops_manifest.errors import ContractTypeError, ContractValueError
-from tops_manifest.expr import Expr, Value
-from tops_manifest.model import Input, Op, Param, Shape, shape_text
+from tops_manifest.expr import Expr, ExpressionError, Value
+from tops_manifest.model import DTYPES, Condition, Input, Op, Param, Shape, shape_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Binding:
         return env
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
+        """The sizes that a contract's shape has in this call."""
         sizes: list[int] = []
         for dim in shape:
             size = self.dims[dim.name]
@@ -52,6 +53,7 @@ class Binding:
         return tuple(sizes)
 
     def dtype(self, name: str) -> str:
+        """What a dtype variable stands for; a dtype stands for itself."""
         return self.dtypes.get(name, name)
 
     def outputs(self) -> dict[str, ArraySpec]:
@@ -73,21 +75,35 @@ def bind(op: Op, arrays: Mapping[str, ArraySpec | None], params: Mapping[str, ob
     dims: dict[str, int | tuple[int, ...]] = {}
     dtypes: dict[str, str] = {}
     bound_by: dict[str, str] = {}  # dimension or dtype variable -> the input that bound it
+    present = []
     for spec in op.inputs:
         array = arrays.get(spec.name)
         if array is None:
             if not spec.optional:
                 raise ContractTypeError(op.name, spec.name, "is None", f"an array {_shapes_text(spec)}")
             continue
+        present.append(spec.name)
         _bind_shape(op, spec, array, dims, bound_by)
         _bind_dtype(op, spec, array, dtypes, bound_by)
+    if len(arrays) > len(op.inputs) or arrays.keys() - {spec.name for spec in op.inputs}:
+        unknown = sorted(arrays.keys() - {spec.name for spec in op.inputs})[0]
+        known = ", ".join(spec.name for spec in op.inputs)
+        raise ContractTypeError(op.name, unknown, "is not an input", f"one of {known}")
     for var in op.dtypes:
         if var.source is not None and var.source in dtypes:
             dtypes[var.name] = var.derive(dtypes[var.source])
-    present = frozenset(name for name, array in arrays.items() if array is not None)
-    binding = Binding(op, dims, dtypes, {}, present)
-    binding = dataclasses.replace(binding, params=_bind_params(op, params, binding.environment()))
-    _check_conditions(op, binding, arrays, bound_by)
+    # What speaks of shapes alone is checked first: a default may have no value where it does not hold (K ** -0.5 for K = 0).
+    shapes_only = Binding(op, dims, dtypes, {}, frozenset(present))
+    env = shapes_only.environment()
+    param_names = {spec.name for spec in op.params}
+    for condition in op.where:
+        if not condition.expr.names & param_names:
+            _check_condition(op, condition, arrays, bound_by, env)
+    binding = Binding(op, dims, dtypes, _bind_params(op, params, env), shapes_only.present)
+    env |= binding.params
+    for condition in op.where:
+        if condition.expr.names & param_names:
+            _check_condition(op, condition, arrays, bound_by, env)
     return binding
 
 
@@ -184,86 +200,127 @@ def _cast_hint(name: str, dtype: str) -> str:
 
 
 def _bind_params(op: Op, params: Mapping[str, object], env: Mapping[str, Value]) -> dict[str, Value]:
-    unknown = sorted(params.keys() - {spec.name for spec in op.params})
-    if unknown:
-        known = ", ".join(spec.name for spec in op.params) or "no parameters"
-        raise ContractTypeError(op.name, unknown[0], "is not a parameter", known)
     bound: dict[str, Value] = {}
     for spec in op.params:
         value = params.get(spec.name, spec.default)
         if value is None and spec.default_expr is not None:
-            bound[spec.name] = spec.default_expr.evaluate({**env, **bound})
+            bound[spec.name] = _default(op, spec, spec.default_expr, env)
         else:
             bound[spec.name] = _param_value(op, spec, value)
+    if len(params) > len(bound) or params.keys() - bound.keys():
+        unknown = sorted(params.keys() - bound.keys())[0]
+        known = f"one of {', '.join(bound)}" if bound else "no parameters at all"
+        raise ContractTypeError(op.name, unknown, "is not a parameter", known)
     return bound
 
 
+def _default(op: Op, spec: Param, expr: Expr, env: Mapping[str, Value]) -> Value:
+    """The default as the parameter's type holds it."""
+    try:
+        value = expr.number(env)
+    except ExpressionError as error:
+        raise ContractValueError(
+            op.name, spec.name, f"has no default here: {error}", _KINDS[spec.type], f"Pass {spec.name}="
+        ) from error
+    return value if spec.type == "int" else float(value)
+
+
+_KINDS = {
+    "float": "a Python float",
+    "int": "a Python int",
+    "bool": "True or False",
+    "str": "a string",
+    "dtype": 'the name of a dtype, like "float32"',
+}
+_STATIC = "(it is static: part of what is compiled)"
+
+
 def _param_value(op: Op, spec: Param, value: object) -> Value:
-    got = f"is {value!r}"
-    if value is None and (spec.optional or spec.default is None):
+    if value is None and spec.optional:
         return None
     checked: Value
-    if isinstance(value, bool):  # before the numbers: True is an int to Python, not to a contract
-        if spec.type != "bool":
-            raise ContractTypeError(op.name, spec.name, got, _kind(spec))
+    if spec.type == "bool" and isinstance(value, bool):
         checked = value
+    elif isinstance(value, bool):  # before the numbers: True is an int to Python, not to a contract
+        raise _wrong_type(op, spec, value)
     elif spec.type == "int" and isinstance(value, numbers.Integral):
         checked = int(value)
     elif spec.type == "float" and isinstance(value, numbers.Real):
-        checked = float(value)
-        if not math.isfinite(checked):
-            raise ContractValueError(op.name, spec.name, got, "a finite number")
+        checked = _finite(op, spec, value)
     elif spec.type in ("str", "dtype") and isinstance(value, str):
-        checked = value
+        checked = str(value)
+        if spec.type == "dtype" and checked not in DTYPES:
+            raise ContractValueError(
+                op.name, spec.name, f"is {_short(value)}", " or ".join(map(repr, spec.choices or DTYPES))
+            )
     else:
-        kind = {"float": "a Python float", "int": "a Python int", "bool": "True or False"}.get(
-            spec.type, f"a {spec.type}"
-        )
-        raise ContractTypeError(
-            op.name, spec.name, f"is {_short(value)}", f"{kind} (it is static: part of what is compiled)"
-        )
+        raise _wrong_type(op, spec, value)
     if spec.choices and checked not in spec.choices:
-        raise ContractValueError(op.name, spec.name, got, " or ".join(repr(choice) for choice in spec.choices))
+        raise ContractValueError(op.name, spec.name, f"is {_short(value)}", " or ".join(map(repr, spec.choices)))
     return checked
 
 
-def _kind(spec: Param) -> str:
-    kind = {"float": "a Python float", "int": "a Python int", "bool": "True or False"}.get(spec.type, f"a {spec.type}")
-    return f"{kind} (it is static: part of what is compiled)"
+def _finite(op: Op, spec: Param, value: numbers.Real) -> float:
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond every float
+        number = math.inf
+    if not math.isfinite(number):
+        raise ContractValueError(op.name, spec.name, f"is {_short(value)}", "a finite number")
+    return number
+
+
+def _wrong_type(op: Op, spec: Param, value: object) -> ContractTypeError:
+    expected = f"{'None or ' if spec.optional else ''}{_KINDS[spec.type]} {_STATIC}"
+    return ContractTypeError(op.name, spec.name, f"is {_short(value)}", expected)
 
 
 def _short(value: object) -> str:
-    return f"of type {type(value).__name__}"  # never its repr: it may be an array, a tracer, or raise
+    """A value as an error shows it: never the repr of what may be an array, a tracer, or raise."""
+    if value is None or type(value) in (bool, float) or (type(value) is int and abs(value) < 1 << 63):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    if isinstance(value, numbers.Real) and hasattr(value, "dtype"):  # a numpy scalar
+        return f"{value} of type {type(value).__name__}"
+    return f"of type {type(value).__name__}"
 
 
-def _check_conditions(
-    op: Op, binding: Binding, arrays: Mapping[str, ArraySpec | None], bound_by: Mapping[str, str]
+def _check_condition(
+    op: Op,
+    condition: Condition,
+    arrays: Mapping[str, ArraySpec | None],
+    bound_by: Mapping[str, str],
+    env: Mapping[str, Value],
 ) -> None:
-    env = binding.environment()
-    for condition in op.where:
-        if not condition.expr.names <= env.keys():
-            continue  # it speaks of an optional input that was not given
-        if not condition.expr.evaluate(env):
-            argument, got = _culprit(op, condition.expr, binding, arrays, bound_by, env)
-            raise ContractValueError(op.name, argument, got, condition.expr.text, condition.hint)
+    if not condition.expr.names <= env.keys():
+        return  # it speaks of an optional input that was not given
+    why = ""
+    try:
+        if condition.expr.evaluate(env):
+            return
+    except ExpressionError as error:  # "M % N == 0" where N is 0
+        why = f" ({error})"
+    argument, got = _culprit(op, condition.expr, arrays, bound_by, env)
+    raise ContractValueError(op.name, argument, got + why, condition.expr.text, condition.hint)
 
 
 def _culprit(
     op: Op,
     expr: Expr,
-    binding: Binding,
     arrays: Mapping[str, ArraySpec | None],
     bound_by: Mapping[str, str],
     env: Mapping[str, Value],
 ) -> tuple[str, str]:
     """The argument to name when a condition fails: a param before an array, and what it has."""
-    values = ", ".join(f"{name} = {env[name]!r}" for name in sorted(expr.names))
     for spec in op.params:
         if spec.name in expr.names:
             others = ", ".join(f"{name} = {env[name]!r}" for name in sorted(expr.names - {spec.name}))
-            return spec.name, f"is {binding.params[spec.name]!r}" + (f" with {others}" if others else "")
+            return spec.name, f"is {env[spec.name]!r}" + (f" with {others}" if others else "")
+    values = ", ".join(f"{name} = {env[name]!r}" for name in sorted(expr.names))
     for name in sorted(expr.names):
         array = arrays.get(bound_by.get(name, ""))
         if array is not None:
-            return bound_by[name], f"has shape {array.shape}, so {values}"
+            has = f"dtype {array.dtype}" if name in op.free_dtypes else f"shape {array.shape}"
+            return bound_by[name], f"has {has}, so {values}"
     return "arguments", f"give {values}"

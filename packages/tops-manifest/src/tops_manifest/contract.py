@@ -1,24 +1,27 @@
 """Reads the contract part of an op's TOML file into `model.Op`. Costs and workloads are other modules' parts."""
 
 import functools
-import importlib.resources
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tops_manifest import model
-from tops_manifest._reader import Reader, read_toml
+from tops_manifest import _params, model
+from tops_manifest._reader import MISSING, Reader, is_name, read_toml
 from tops_manifest.errors import Fault, ManifestError
-from tops_manifest.model import Condition, Dim, DtypeVar, Input, Op, Output, Param, Shape
+from tops_manifest.model import Condition, Dim, DtypeVar, Input, Interval, Op, Output, Param, Shape
 
+SCHEMA = 1
 SECTIONS = ("schema", "op", "dtypes", "inputs", "outputs", "params", "contract", "cost", "workloads")
+RESERVED = ("backend", "interpret")  # every public function ends with these two
 _DIM = re.compile(r"\*?[A-Z][A-Za-z0-9_]*\Z")
-_DOMAIN = re.compile(r"[\[(]\s*(-?inf|-?[\d.e-]+)\s*,\s*(-?inf|-?[\d.e-]+)\s*[\])]\Z")
+_LETTER = re.compile(r"[A-Z][A-Za-z0-9_]*\Z")
+_STEM = re.compile(r"[a-z][a-z0-9_]*\Z")
+_MAX_VERSION = 1_000_000
 
 
 def ops_folder() -> Path:
     """Where the packaged TOML files are."""
-    return Path(str(importlib.resources.files("tops_manifest") / "ops"))
+    return Path(__file__).with_name("ops")
 
 
 def op_names(folder: Path | None = None) -> tuple[str, ...]:
@@ -49,49 +52,58 @@ def file_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def from_table(table: dict[str, object], path: Path) -> Op:
-    """Reads the contract from a file's content; `path` names the file in faults and must match the op's name."""
+def from_table(table: Mapping[str, object], path: Path) -> Op:
+    """Reads the contract from a file's content; `path` names the file in faults and must match the op's name.
+
+    Raises ManifestError with every fault of this part.
+    """
     top = Reader(file_name(path), table)
+    result = read(top, path.stem)
+    top.raise_faults()
+    return result
+
+
+def read(top: Reader, stem: str) -> Op:
+    """Reads the contract and notes every fault in `top`; what it returns is sound where there are none."""
     top.known(SECTIONS)
-    if table.get("schema") != 1:
-        top.fault("schema", table.get("schema", "nothing"), "1")
+    schema = top.table.get("schema", MISSING)
+    if type(schema) is not int or schema != SCHEMA:
+        top.fault("schema", schema, str(SCHEMA))
     head = top.sub("op")
     head.known(("name", "family", "version", "status", "ref", "doc", "kernel_map"))
     name = head.text("name")
-    if name != path.stem:
-        head.fault("name", name, f"{path.stem!r}, the file's name")
+    if name != stem and isinstance(head.table.get("name"), str):
+        head.fault("name", name, f"{stem!r}, the file's name")
+    elif not (_STEM.match(name) and is_name(name)) and name:
+        head.fault("name", name, "small letters, digits and _: it is a Python function's name")
+    family = head.text("family")
+    if not _STEM.match(family) and isinstance(head.table.get("family"), str):
+        head.fault("family", family, "small letters, digits and _: it names files")
     dtypes = _dtypes(top.sub("dtypes", required=False))
-    dtype_names = [var.name for var in dtypes]
-    inputs = _inputs(top.sub("inputs"), dtype_names)
-    dims = {dim.name: dim for spec in inputs for shape in spec.shapes for dim in shape}
-    params = _params(top.sub("params", required=False), dims.keys())
-    names = expression_names(inputs, params, dtypes)
-    outputs = _outputs(top.sub("outputs"), dims, dtype_names, params)
+    inputs = _inputs(top.sub("inputs"), dtypes)
+    dims = {dim.name for spec in inputs for shape in spec.shapes for dim in shape}
+    always = _always_bound(inputs)
+    params = _params.read(top.sub("params", required=False), always)
     rules = top.sub("contract", required=False)
     rules.known(("where", "vjp", "vmap", "shard_free"))
-    version = head.integer("version")
-    if version < 1:
-        head.fault("version", version, "an integer from 1")
-    _check_names_distinct(top, inputs, params)
-    result = Op(
+    _check_names_distinct(top, inputs, params, dims, dtypes)
+    return Op(
         name=name,
-        family=head.text("family"),
-        version=version,
+        family=family,
+        version=head.integer("version", 1, _MAX_VERSION),
         status=head.choice("status", model.STATUSES),
         ref=head.text("ref"),
         doc=head.text("doc"),
         kernel_map=head.texts("kernel_map", model.IMPLEMENTATIONS, required=True),
         dtypes=dtypes,
         inputs=inputs,
-        outputs=outputs,
+        outputs=_outputs(top.sub("outputs"), inputs, dtypes, params, always),
         params=params,
-        where=_where(rules, names),
+        where=_where(rules, expression_names(inputs, params, dtypes)),
         vjp=rules.texts("vjp", [spec.name for spec in inputs]),
         vmap=rules.flag("vmap", True),
-        shard_free=rules.texts("shard_free", dims),
+        shard_free=rules.texts("shard_free", sorted(dims)),
     )
-    top.raise_faults()
-    return result
 
 
 def expression_names(inputs: Iterable[Input], params: Iterable[Param], dtypes: Iterable[DtypeVar]) -> set[str]:
@@ -102,53 +114,70 @@ def expression_names(inputs: Iterable[Input], params: Iterable[Param], dtypes: I
     return names | {f"has_{spec.name}" for spec in inputs if spec.optional}
 
 
+def _always_bound(inputs: Iterable[Input]) -> set[str]:
+    """The dimensions that every call binds: those of an input that must be given, in whichever of its shapes."""
+    result: set[str] = set()
+    for spec in inputs:
+        if not spec.optional:
+            result |= set.intersection(*({dim.name for dim in shape} for shape in spec.shapes))
+    return result
+
+
 def _dtypes(at: Reader) -> tuple[DtypeVar, ...]:
     """X = [...] is free; Y = { of = "X", int8 = "int32" } follows X, itself where it says nothing else."""
     result: dict[str, DtypeVar] = {}
     for name, value in at.table.items():
-        if isinstance(value, list):
+        if not _LETTER.match(name):
+            at.fault(name, value, "a name with a capital first: a dtype variable, like X")
+        elif isinstance(value, list):
             result[name] = DtypeVar(name, at.texts(name, model.DTYPES, required=True))
-            continue
-        follow = at.sub(name)
-        source = result.get(follow.text("of"))
-        if source is None or source.source is not None:
-            follow.fault("of", follow.table.get("of", "nothing"), "a dtype variable with a list, above this one")
-            continue
-        follow.known(("of", *source.choices))
-        mapping = tuple((dtype, follow.choice(dtype, model.DTYPES, dtype)) for dtype in source.choices)
-        result[name] = DtypeVar(name, tuple(to for _, to in mapping), source.name, mapping)
+        elif not isinstance(value, dict):
+            at.fault(name, value, 'a list of dtypes, or { of = "X", ... }')
+        else:
+            var = _derived(at.sub(name), name, result)
+            if var is not None:
+                result[name] = var
     return tuple(result.values())
 
 
-def _shape(at: Reader, name: str, text: object, known: Iterable[str] | None = None) -> Shape:
+def _derived(at: Reader, name: str, above: Mapping[str, DtypeVar]) -> DtypeVar | None:
+    of = at.table.get("of", MISSING)
+    source = above.get(of) if isinstance(of, str) else None
+    if source is None or source.source is not None:
+        at.fault("of", of, "a dtype variable with a list, above this one")
+        return None
+    at.known(("of", *source.choices))
+    mapping = tuple((dtype, at.choice(dtype, model.DTYPES, dtype)) for dtype in source.choices)
+    return DtypeVar(name, tuple(to for _, to in mapping), source.name, mapping)
+
+
+def _shape(at: Reader, text: object) -> Shape:
     if not isinstance(text, str):
-        at.fault(name, text, 'dimensions as a string, like "B T H K"')
+        at.fault("shape", text, 'dimensions as a string, like "B T H K"')
         return ()
     dims = text.split()
-    names = None if known is None else set(known)
     for position, dim in enumerate(dims):
         if not _DIM.match(dim):
-            at.fault(name, text, f"dimension names (a capital first; a leading * for any number), not {dim!r}")
+            at.fault("shape", text, f"dimension names (a capital first; a leading * for any number), not {dim!r}")
         elif dim.startswith("*") and position:
-            at.fault(name, text, f"{dim} in first place")
-        elif names is not None and dim.lstrip("*") not in names:
-            at.fault(name, text, f"no input binds {dim} (known: {' '.join(sorted(names))})")
+            at.fault("shape", text, f"{dim} in first place")
     return tuple(Dim(dim.lstrip("*"), dim.startswith("*")) for dim in dims)
 
 
-def _inputs(at: Reader, dtypes: list[str]) -> tuple[Input, ...]:
-    result = []
+def _inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
+    result: list[Input] = []
     for name, spec in at.named_subs():
         spec.known(("shape", "dtype", "optional", "domain", "doc"))
-        texts = spec.table.get("shape", "nothing")
-        shapes = tuple(
-            _shape(spec, "shape", text) for text in (texts if isinstance(texts, list) and texts else [texts])
-        )
-        domain = spec.text("domain") if "domain" in spec.table else None
-        if domain is not None and not _DOMAIN.match(domain):
-            spec.fault("domain", domain, 'an interval like "(-inf, 0]"')
-        dtype = spec.choice("dtype", [*dtypes, *model.DTYPES])
-        result.append(Input(name, shapes, dtype, spec.flag("optional", False), domain, spec.text("doc", "")))
+        texts = spec.table.get("shape", MISSING)
+        shapes = tuple(_shape(spec, text) for text in (texts if isinstance(texts, list) and texts else [texts]))
+        kinds = [(len(shape), bool(shape and shape[0].variadic)) for shape in shapes]
+        if len(set(kinds)) != len(kinds):
+            spec.fault("shape", texts, "shapes that their ranks tell apart")
+        dtype = spec.choice("dtype", [*(var.name for var in dtypes), *model.DTYPES])
+        source = next((var.source for var in dtypes if var.name == dtype), None)
+        if source is not None and not any(one.dtype == source and not one.optional for one in result):
+            spec.fault("dtype", dtype, f"an input of {source} above, always given: {dtype} follows it")
+        result.append(Input(name, shapes, dtype, spec.flag("optional", False), _domain(spec), spec.text("doc", "")))
     variadic = {dim.name: dim.variadic for spec in result for shape in spec.shapes for dim in shape}
     for item in result:
         for shape in item.shapes:
@@ -158,63 +187,49 @@ def _inputs(at: Reader, dtypes: list[str]) -> tuple[Input, ...]:
     required = [item.optional for item in result]
     if required != sorted(required):
         at.fault("", [item.name for item in result], "optional inputs after all others")
-    if not result:
-        at.fault("", "no inputs", "at least one")
+    if not at.table:
+        at.fault("", MISSING, "at least one input")
     return tuple(result)
 
 
-def _outputs(at: Reader, dims: dict[str, Dim], dtypes: list[str], params: tuple[Param, ...]) -> tuple[Output, ...]:
+def _domain(at: Reader) -> str | None:
+    text = at.table.get("domain")
+    try:
+        return None if text is None else str(Interval.read(at.text("domain")))
+    except ValueError:
+        if isinstance(text, str):  # else `text()` has noted it
+            at.fault("domain", text, 'an interval that is not empty, like "(-inf, 0]"')
+        return None
+
+
+def _outputs(
+    at: Reader, inputs: tuple[Input, ...], dtypes: tuple[DtypeVar, ...], params: tuple[Param, ...], always: set[str]
+) -> tuple[Output, ...]:
     result = []
+    variadic = {dim.name: dim.variadic for spec in inputs for shape in spec.shapes for dim in shape}
+    given = {spec.dtype for spec in inputs if not spec.optional}
     for name, spec in at.named_subs():
         spec.known(("shape", "dtype", "dtype_param", "doc"))
-        shape = _shape(spec, "shape", spec.table.get("shape", "nothing"), dims)
-        dtype = spec.choice("dtype", [*dtypes, *model.DTYPES])
+        text = spec.table.get("shape", MISSING)
+        shape = _shape(spec, text)
+        for dim in shape:
+            if dim.name not in variadic:
+                spec.fault("shape", text, f"no input binds {dim.name} (known: {' '.join(sorted(variadic))})")
+            elif dim.name not in always:
+                spec.fault("shape", text, f"{dim.name} in an input that is always given, in each of its shapes")
+            elif dim.variadic != variadic[dim.name]:
+                spec.fault("shape", text, f"{dim.name} with * everywhere or nowhere")
+        dtype = spec.choice("dtype", [*(var.name for var in dtypes), *model.DTYPES])
+        for var in dtypes:
+            if var.name == dtype and (var.source or var.name) not in given:
+                spec.fault("dtype", dtype, f"{var.source or var.name} as the dtype of an input that is always given")
         param = None
         if "dtype_param" in spec.table:
-            param = spec.choice("dtype_param", [p.name for p in params if p.type == "dtype"])
+            param = spec.choice("dtype_param", [one.name for one in params if one.type == "dtype"])
         result.append(Output(name, shape, dtype, param, spec.text("doc", "")))
-    if not result:
-        at.fault("", "no outputs", "at least one")
+    if not at.table:
+        at.fault("", MISSING, "at least one output")
     return tuple(result)
-
-
-def _params(at: Reader, dims: Iterable[str]) -> tuple[Param, ...]:
-    result = []
-    for name, spec in at.named_subs():
-        spec.known(("type", "default", "choices", "optional", "doc"))
-        kind = spec.choice("type", model.PARAM_TYPES)
-        optional = spec.flag("optional", False)
-        default, expr = spec.table.get("default"), None
-        if kind in ("float", "int") and isinstance(default, str):
-            expr, default = spec.expression("default", default, dims), None
-        elif default is None:
-            if not optional:
-                spec.fault("default", "nothing", "a default (or optional = true for None)")
-        elif not _is_of_type(default, kind):
-            spec.fault("default", default, f"a {kind}")
-        choices = spec.table.get("choices", [])
-        if not isinstance(choices, list) or not all(_is_of_type(item, kind) for item in choices):
-            spec.fault("choices", choices, f"a list of {kind}")
-            choices = []
-        if choices and default is not None and default not in choices:
-            spec.fault("default", default, f"one of choices: {choices}")
-        value = default if isinstance(default, int | float | str | bool) else None
-        result.append(Param(name, kind, value, expr, tuple(choices), optional, spec.text("doc", "")))
-    return tuple(result)
-
-
-def _is_of_type(value: object, kind: str) -> bool:
-    match kind:
-        case "bool":
-            return isinstance(value, bool)
-        case "int":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "float":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "dtype":
-            return value in model.DTYPES
-        case _:
-            return isinstance(value, str)
 
 
 def _where(at: Reader, names: set[str]) -> tuple[Condition, ...]:
@@ -223,26 +238,39 @@ def _where(at: Reader, names: set[str]) -> tuple[Condition, ...]:
         at.fault("where", entries, "a list of conditions")
         return ()
     result = []
-    for entry in entries:
+    for index, entry in enumerate(entries):
         hint = ""
         text: object = entry
+        # A list's entry has a key of its own to be named by.
+        spec = Reader(at.file, entry if isinstance(entry, dict) else {}, f"{at.at}.where[{index}]", at.faults)
         if isinstance(entry, dict):
-            spec = Reader(at.file, entry, at.key("where"), at.faults)
             spec.known(("expr", "hint"))
-            hint, text = spec.text("hint", ""), spec.table.get("expr", "nothing")
-        expr = at.expression("where", text, names)
+            hint, text = spec.text("hint", ""), entry.get("expr", MISSING)
+        expr = spec.expression("expr" if isinstance(entry, dict) else "", text, names)
         if expr is not None:
             result.append(Condition(expr, hint))
     return tuple(result)
 
 
-def _check_names_distinct(top: Reader, inputs: tuple[Input, ...], params: tuple[Param, ...]) -> None:
-    reserved = {"backend", "interpret"}  # every public function has these two
-    seen: set[str] = set()
-    for name in [spec.name for spec in inputs] + [spec.name for spec in params]:
-        if name in seen or name in reserved:
-            top.fault(f"params.{name}", name, "a name that no input, parameter, backend or interpret has")
+def _check_names_distinct(
+    top: Reader, inputs: tuple[Input, ...], params: tuple[Param, ...], dims: set[str], dtypes: tuple[DtypeVar, ...]
+) -> None:
+    """No two things of a signature share a name, nor two of an expression's."""
+    arguments = [("inputs", spec.name) for spec in inputs] + [("params", spec.name) for spec in params]
+    seen: set[str] = set(RESERVED)
+    for section, name in arguments:
+        if name in seen:
+            top.fault(f"{section}.{name}", name, "a name that no input, parameter, backend or interpret has")
         seen.add(name)
+    letters = [("inputs", name) for name in sorted(dims)] + [("dtypes", var.name) for var in dtypes]
+    letters += [("params", spec.name) for spec in params]
+    taken = {f"has_{spec.name}" for spec in inputs if spec.optional}
+    for section, name in letters:
+        if name in taken:
+            top.fault(
+                f"{section}.{name}", name, "a name that no dimension, dtype variable, parameter or has_<input> has"
+            )
+        taken.add(name)
 
 
-__all__ = ["Fault", "ManifestError", "from_table", "load", "op", "op_names", "ops", "ops_folder"]
+__all__ = ["Fault", "ManifestError", "from_table", "load", "op", "op_names", "ops", "ops_folder", "read"]

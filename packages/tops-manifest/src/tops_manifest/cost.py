@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tops_manifest import contract, model
-from tops_manifest._reader import Reader, read_toml
+from tops_manifest._reader import MISSING, Reader, read_toml
 from tops_manifest.bind import ArraySpec, Binding
-from tops_manifest.expr import Expr
+from tops_manifest.expr import Expr, Value
 from tops_manifest.model import Op, Pass
 
 UNITS = (
@@ -33,25 +33,33 @@ class Cost:
     vjp: PassCost | None
 
     def of(self, which: Pass) -> PassCost:
+        """The formulas of one pass. Raises KeyError where the op has no such pass."""
         cost = self.fwd if which == "fwd" else self.vjp
         if cost is None:
             raise KeyError(f"no [cost.{which}] in the manifest")
         return cost
 
     def flops(self, which: Pass, binding: Binding) -> dict[str, float]:
-        """Operations by unit for one call."""
-        env = binding.environment()
+        """Operations by unit for one call. Raises ExpressionError where a formula has no value."""
+        env = _environment(binding)
         return {unit: float(expr.number(env)) for unit, expr in self.of(which).flops}
 
     def bytes(self, which: Pass, binding: Binding, inputs: Mapping[str, ArraySpec]) -> int:
         """Bytes one call must move. `inputs`: the present ones."""
         expr = self.of(which).bytes
         if expr is not None:
-            return int(expr.number(binding.environment()))
+            return int(expr.number(_environment(binding)))
         return io_bytes(which, binding, inputs)
 
 
+def _environment(binding: Binding) -> Mapping[str, Value]:
+    """A dimension that only an optional input has counts as 0 where that input is not given."""
+    dims = {dim.name: 0 for spec in binding.op.inputs for shape in spec.shapes for dim in shape}
+    return {**dims, **binding.environment()}
+
+
 def size_bytes(array: ArraySpec) -> int:
+    """Bytes of one array in memory, 4-bit values packed."""
     return math.ceil(math.prod(array.shape) * model.BITS[array.dtype] / 8)
 
 
@@ -72,27 +80,38 @@ def cost(name: str) -> Cost:
     return from_table(read_toml(path, contract.file_name(path)), contract.op(name), path)
 
 
-def from_table(table: dict[str, object], op: Op, path: Path) -> Cost:
+def from_table(table: Mapping[str, object], op: Op, path: Path) -> Cost:
     """Reads [cost]. Raises ManifestError with every fault of this part."""
     top = Reader(contract.file_name(path), table)
+    result = read(top, op)
+    top.raise_faults()
+    return result
+
+
+def read(top: Reader, op: Op) -> Cost:
+    """Reads [cost] and notes every fault in `top`; what it returns is sound where there are none."""
     at = top.sub("cost")
     at.known(("flops", "bytes", "vjp"))
     fwd = _pass_cost(at, op)
-    backward = at.sub("vjp", required=bool(op.vjp))
+    if not op.vjp:
+        if "vjp" in at.table:
+            at.fault("vjp", at.table["vjp"], "nothing: contract.vjp says it is differentiable in no input")
+        return Cost(fwd, None)
+    backward = at.sub("vjp")
     backward.known(("flops", "bytes"))
-    vjp = _pass_cost(backward, op) if op.vjp else None
-    top.raise_faults()
-    return Cost(fwd, vjp)
+    return Cost(fwd, _pass_cost(backward, op) if "vjp" in at.table else None)
 
 
 def _pass_cost(at: Reader, op: Op) -> PassCost:
     names = contract.expression_names(op.inputs, op.params, op.dtypes)
-    units = at.sub("flops")
+    units = at.sub("flops") if at.table else Reader(at.file, {}, at.at, at.faults)  # no table: noted already
     units.known(UNITS)
     flops = []
     for unit, text in units.table.items():
-        expr = units.expression(unit, text, names)
+        expr = units.expression(unit, text, names) if unit in UNITS else None
         if expr is not None:
             flops.append((unit, expr))
+    if "flops" in at.table and not units.table:
+        at.fault("flops", at.table["flops"] or MISSING, f"a formula for at least one of {', '.join(UNITS)}")
     text = at.table.get("bytes", "io")
     return PassCost(tuple(flops), None if text == "io" else at.expression("bytes", text, names))

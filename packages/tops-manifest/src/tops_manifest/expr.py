@@ -7,14 +7,21 @@ Python's own parser reads the text; every node must be on the list below, and a 
 
 import ast
 import dataclasses
+import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 Value: TypeAlias = "int | float | str | bool | None"
 
-_MAX_TEXT = 500  # characters; a manifest expression is a line, and nesting is bounded with it
+_MAX_TEXT = 500  # characters; a manifest expression is a line
+_MAX_DEPTH = 40  # of nesting; a walk must never meet Python's recursion limit
 _MAX_EXPONENT = 64  # no formula of an op needs more, and 9**9**9 must not hang a check
+_MAX_BITS = 4096  # of a power's result: ((9**64)**64)**64 must not either
+_CHARACTERS = re.compile(
+    r"""[A-Za-z0-9_+\-*/%<>=!()., '"]*\Z"""
+)  # no line breaks, backslashes, comments, other alphabets
 
 
 class ExpressionError(ValueError):
@@ -28,6 +35,8 @@ def _cdiv(a: float, b: float) -> float:
 def _pow(a: float, b: float) -> float:
     if abs(b) > _MAX_EXPONENT:
         raise ExpressionError(f"exponent {b} is over {_MAX_EXPONENT}")
+    if isinstance(a, int) and a.bit_length() * abs(b) > _MAX_BITS:
+        raise ExpressionError(f"a power of over {_MAX_BITS} bits")
     result: float = a**b
     if isinstance(result, complex):
         raise ExpressionError(f"{a} ** {b} is not a real number")
@@ -56,7 +65,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "cdiv": _
 class Expr:
     """A parsed expression. Two are equal when their canonical texts are."""
 
-    text: str  # canonical: what `ast.unparse` gives, so spacing does not matter
+    text: str  # what `ast.unparse` gives, so spacing does not matter
     names: frozenset[str]
     _tree: ast.expr = dataclasses.field(repr=False, compare=False)
 
@@ -68,53 +77,69 @@ class Expr:
             raise ExpressionError(f"{self.text!r} has no value: {error}") from error
 
     def number(self, env: Mapping[str, Value]) -> float:
-        """The value, which must be a number."""
+        """The value, which must be a finite number. Raises ExpressionError."""
         value = self.evaluate(env)
-        if isinstance(value, str) or value is None:
-            raise ExpressionError(f"{self.text!r} is {value!r}, not a number")
+        try:
+            finite = not isinstance(value, str | None) and math.isfinite(value)
+        except OverflowError:  # an integer beyond every float
+            finite = False
+        if not finite or isinstance(value, str | None):
+            raise ExpressionError(f"{self.text!r} is {_shown(value)}, not a finite number")
         return value
+
+    def data(self) -> object:
+        """The tree as nested lists, for digests: the same in every Python version, whatever `ast.unparse` prints."""
+        return _data(self._tree)
 
 
 def parse(text: str) -> Expr:
     """Reads one expression. Raises ExpressionError naming what the grammar does not have."""
     if len(text) > _MAX_TEXT:
-        raise ExpressionError(f"expression of {len(text)} characters; at most {_MAX_TEXT}")
+        raise ExpressionError(f"{len(text)} characters; at most {_MAX_TEXT}")
+    if not _CHARACTERS.match(text):
+        strange = next(char for char in text if not _CHARACTERS.match(char))
+        raise ExpressionError(f"{strange!r} is not in the grammar")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         names: set[str] = set()
-        _check(tree, names)
+        _check(tree, names, _MAX_DEPTH)
         return Expr(ast.unparse(tree), frozenset(names), tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, ExpressionError):
             raise
-        raise ExpressionError(f"{text!r} is not an expression: {error}") from error
+        raise ExpressionError(getattr(error, "msg", None) or str(error) or "too deeply nested") from error
 
 
-def _check(node: ast.expr, names: set[str]) -> None:
-    """Raises at the first node that is not of the grammar; collects the names."""
+def _check(node: ast.expr, names: set[str], depth: int) -> None:
+    """Raises at the first node that is not of the grammar or lies too deep; collects the names."""
+    if depth == 0:
+        raise ExpressionError(f"nested deeper than {_MAX_DEPTH}")
+    depth -= 1
     match node:
+        case ast.Constant(value=float(value)) if not math.isfinite(value):
+            raise ExpressionError("a number beyond every float")
         case ast.Constant(value=value) if type(value) in (int, float, str, type(None)):
             return
         case ast.Name(id=name):
             names.add(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            _check(left, names)
-            _check(right, names)
+            _check(left, names, depth)
+            _check(right, names, depth)
         case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
-            _check(operand, names)
+            _check(operand, names, depth)
         case ast.BoolOp(values=values):
             for part in values:
-                _check(part, names)
+                _check(part, names, depth)
         case ast.Compare(left=left, ops=ops, comparators=comparators) if all(
             type(op) in _ORDER or isinstance(op, ast.Eq | ast.NotEq) for op in ops
         ):
             for side in (left, *comparators):
-                _check(side, names)
+                _check(side, names, depth)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and len(args) >= 2:
             if name == "cdiv" and len(args) != 2:
                 raise ExpressionError("cdiv takes two arguments")
             for arg in args:
-                _check(arg, names)
+                _check(arg, names, depth)
         case _:
             raise ExpressionError(
                 f"{ast.unparse(node)!r} is not in the grammar (+ - * / // % ** < <= > >= == != and or not min max cdiv)"
@@ -157,3 +182,26 @@ def _number(node: ast.expr, env: Mapping[str, Value]) -> float:
     if isinstance(value, str) or value is None:
         raise ExpressionError(f"{ast.unparse(node)!r} is {value!r}, not a number")
     return value
+
+
+def _data(node: ast.expr) -> object:
+    match node:
+        case ast.Constant(value=value):
+            return {"constant": value}
+        case ast.Name(id=name):
+            return name
+        case ast.BinOp(left=left, op=op, right=right):
+            return [type(op).__name__, _data(left), _data(right)]
+        case ast.UnaryOp(op=op, operand=operand):
+            return [type(op).__name__, _data(operand)]
+        case ast.BoolOp(op=op, values=values):
+            return [type(op).__name__, *map(_data, values)]
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            return ["Compare", [type(op).__name__ for op in ops], *map(_data, (left, *comparators))]
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return [name, *map(_data, args)]
+    raise AssertionError(f"_check let {ast.dump(node)} through")
+
+
+def _shown(value: object) -> str:
+    return "an integer beyond every float" if isinstance(value, int) else repr(value)

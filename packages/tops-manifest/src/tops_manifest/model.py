@@ -1,6 +1,8 @@
 """The contract of an op as frozen dataclasses: what its TOML file says, read and checked."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -48,6 +50,39 @@ def shape_text(shape: Shape) -> str:
     return f"[{', '.join(str(dim) for dim in shape)}]"
 
 
+_NUMBER = r"-?(?:inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)"
+_INTERVAL = re.compile(rf"([\[(])\s*({_NUMBER})\s*,\s*({_NUMBER})\s*([\])])")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """Where the values of an input lie."""
+
+    low: float
+    high: float
+    low_closed: bool
+    high_closed: bool
+
+    @classmethod
+    def read(cls, text: str) -> "Interval":
+        """ "(-inf, 0]": round means open, square means closed. Raises ValueError for other text and for an empty interval."""
+        match = _INTERVAL.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f'{text!r} is no interval like "(-inf, 0]"')
+        low, high = float(match[2]), float(match[3])
+        if not low < high or low == math.inf or high == -math.inf:
+            raise ValueError(f"{text!r} holds no more than one number")
+        return cls(low, high, match[1] == "[", match[4] == "]")
+
+    def __str__(self) -> str:
+        return f"{'[' if self.low_closed else '('}{self.low!r}, {self.high!r}{']' if self.high_closed else ')'}"
+
+    def holds(self, other: "Interval") -> bool:
+        """Whether every number of `other` is in this one."""
+        below = (self.low, not self.low_closed) <= (other.low, not other.low_closed)
+        return below and (self.high, self.high_closed) >= (other.high, other.high_closed)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class DtypeVar:
     """A dtype variable: the same letter is the same dtype. Either free (`choices`), or derived from another one."""
@@ -58,6 +93,7 @@ class DtypeVar:
     mapping: tuple[tuple[str, str], ...] = ()  # derived: source dtype -> dtype
 
     def derive(self, source: str) -> str:
+        """The dtype that goes with this one of `source`."""
         return dict(self.mapping)[source]
 
 
@@ -67,7 +103,7 @@ class Input:
     shapes: tuple[Shape, ...]  # one of these, told apart by rank; the first is the usual one
     dtype: str  # a dtype variable or a dtype
     optional: bool = False
-    domain: str | None = None  # interval the values lie in, as text: "(-inf, 0]"
+    domain: str | None = None  # interval the values lie in, as text: "(-inf, 0]" (Interval.read)
     doc: str = ""
 
 
@@ -122,9 +158,11 @@ class Op:
     shard_free: tuple[str, ...]  # dimensions that shard without communication
 
     def input(self, name: str) -> Input:
+        """The input of this name."""
         return next(spec for spec in self.inputs if spec.name == name)
 
     def param(self, name: str) -> Param:
+        """The parameter of this name."""
         return next(spec for spec in self.params if spec.name == name)
 
     @property

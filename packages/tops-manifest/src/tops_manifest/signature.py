@@ -3,9 +3,8 @@
 import inspect
 from inspect import Parameter, Signature
 
+from tops_manifest.contract import RESERVED
 from tops_manifest.model import Op, Param
-
-RESERVED = ("backend", "interpret")  # every public function ends with these two
 
 
 def signature(op: Op) -> Signature:

@@ -4,16 +4,19 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tops_manifest import contract, model
+from tops_manifest import _params, contract, model
 from tops_manifest import cost as _cost
-from tops_manifest._reader import Reader, read_toml
+from tops_manifest._reader import MISSING, Reader, read_toml
 from tops_manifest.bind import ArraySpec, Binding, bind
 from tops_manifest.errors import ContractTypeError, ContractValueError
 from tops_manifest.model import Op, ParamValue, Pass, Shape
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_MAX_SIZE = 1 << 40
 _ROW_KEYS = ("name", "dims", "pass", "present", "params", "alternatives", "doc")
 
 DimSize = int | tuple[int, ...]
@@ -137,76 +140,103 @@ def cases(name: str, which: Pass | None = None) -> tuple[Case, ...]:
     return tuple(case for row in rows(name) for case in row.cases() if which is None or which in case.passes)
 
 
-def from_table(table: dict[str, object], op: Op, path: Path) -> tuple[Row, ...]:
+def from_table(table: Mapping[str, object], op: Op, path: Path) -> tuple[Row, ...]:
     """Reads [[workloads]]. Raises ManifestError with every fault of this part."""
     top = Reader(contract.file_name(path), table)
-    entries = table.get("workloads", [])
+    result = read(top, op)
+    if not top.faults:
+        check_rows(top, result)
+    top.raise_faults()
+    return result
+
+
+def read(top: Reader, op: Op) -> tuple[Row, ...]:
+    """Reads [[workloads]] and notes every fault in `top`. Whether the rows keep the contract is `check_rows`' question."""
+    entries = top.table.get("workloads", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         top.fault("workloads", entries, "tables [[workloads]]")
-        entries = []
+        return ()
     result = [
         _row(Reader(top.file, entry, f"workloads[{index}]", top.faults), op) for index, entry in enumerate(entries)
     ]
     names = [row.name for row in result]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in sorted({name for name in names if names.count(name) > 1 and name}):
         top.fault("workloads", name, "a name of its own for each row")
-    if not result and op.status == "implemented":
-        top.fault("workloads", "no rows", "at least one row for an implemented op")
-    if not top.faults:
-        for index, row in enumerate(result):
-            _check_row(Reader(top.file, {}, f"workloads[{index}]", top.faults), row)
-    top.raise_faults()
+    if not entries and op.status == "implemented":
+        top.fault("workloads", MISSING, "at least one row for an implemented op")
     return tuple(result)
+
+
+def check_rows(top: Reader, rows: tuple[Row, ...]) -> None:
+    """Notes rows that break their own contract at a dtype they name, and those whose labels are not their own."""
+    labels: set[str] = set()
+    for index, row in enumerate(rows):
+        at = Reader(top.file, {}, f"workloads[{index}]", top.faults)
+        for case in row.cases():
+            if case.label in labels:
+                at.fault("name", case.label, "dtypes that tell the row's cases apart: split the row")
+            labels.add(case.label)
+            try:
+                case.binding()
+            except (ContractValueError, ContractTypeError) as error:
+                at.fault("", case.label, f"a call within the contract: {error}")
+                break
 
 
 def _row(at: Reader, op: Op) -> Row:
     at.known((*_ROW_KEYS, *op.free_dtypes))
+    name = at.text("name")
+    if not _NAME.match(name) and isinstance(at.table.get("name"), str):
+        at.fault("name", name, "letters, digits, dots, _ and -: it becomes part of file names")
     optional = [spec.name for spec in op.inputs if spec.optional]
     passes = at.texts("pass", model.PASSES if op.vjp else ("fwd",), required=True)
-    dtypes = {name: at.texts(name, choices) or choices for name, choices in op.free_dtypes.items()}
-    params = at.sub("params", required=False)
-    params.known(spec.name for spec in op.params)
-    alternatives = at.sub("alternatives", required=False)
-    alternatives.known(spec.name for spec in op.inputs if len(spec.shapes) > 1)
-    picks = {name: alternatives.integer(name) for name in alternatives.table}
-    for name, index in picks.items():
-        if name in {spec.name for spec in op.inputs} and not 0 <= index < len(op.input(name).shapes):
-            alternatives.fault(name, index, f"0 to {len(op.input(name).shapes) - 1}")
+    dtypes = {
+        name: at.texts(name, choices, required=True) if name in at.table else choices
+        for name, choices in op.free_dtypes.items()
+    }
     return Row(
         op=op,
-        name=at.text("name"),
+        name=name,
         dims=_dims(at.sub("dims"), op),
         dtypes=dtypes,
-        params={name: value for name, value in params.table.items() if isinstance(value, int | float | str | bool)},
+        params=_row_params(at.sub("params", required=False), op),
         present=at.texts("present", optional),
-        alternatives=picks,
+        alternatives=_alternatives(at.sub("alternatives", required=False), op),
         passes=tuple(which for which in model.PASSES if which in passes),
         doc=at.text("doc", ""),
     )
 
 
-def _dims(at: Reader, op: Op) -> dict[str, DimSize]:
-    known = {dim.name: dim.variadic for spec in op.inputs for shape in spec.shapes for dim in shape}
-    at.known(known)
-    result: dict[str, DimSize] = {}
-    for name, variadic in known.items():
-        value = at.table.get(name, "nothing")
-        sizes = value if variadic else [value]
-        if not isinstance(sizes, list) or not all(
-            isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes
-        ):
-            at.fault(name, value, "a list of sizes" if variadic else "a size")
-            result[name] = () if variadic else 0
-        else:
-            result[name] = tuple(sizes) if variadic else sizes[0]
+def _row_params(at: Reader, op: Op) -> dict[str, ParamValue]:
+    at.known(spec.name for spec in op.params)
+    result: dict[str, ParamValue] = {}
+    for spec in op.params:
+        if spec.name in at.table:
+            value = _params.typed(at.table[spec.name], spec.type)
+            if value is None:
+                at.fault(spec.name, at.table[spec.name], f"a value of type {spec.type}")
+            result[spec.name] = value
     return result
 
 
-def _check_row(at: Reader, row: Row) -> None:
-    """A row must itself keep the contract, at every dtype it names, and have a cost."""
-    for case in row.cases():
-        try:
-            case.binding()
-        except (ContractValueError, ContractTypeError) as error:
-            at.fault("", case.label, f"a call within the contract: {error}")
-            return
+def _alternatives(at: Reader, op: Op) -> dict[str, int]:
+    """Which of an input's shapes; the first one goes without saying."""
+    several = {spec.name: len(spec.shapes) for spec in op.inputs if len(spec.shapes) > 1}
+    at.known(several)
+    picks = {name: at.integer(name, 0, count - 1) for name, count in several.items() if name in at.table}
+    return {name: index for name, index in picks.items() if index}
+
+
+def _dims(at: Reader, op: Op) -> dict[str, DimSize]:
+    known = {dim.name: dim.variadic for spec in op.inputs for shape in spec.shapes for dim in shape}
+    if at.table:
+        at.known(known)
+    result: dict[str, DimSize] = {}
+    for name, variadic in known.items():
+        value = at.table.get(name, MISSING)
+        sizes = value if variadic else [value]
+        if not isinstance(sizes, list) or not all(type(size) is int and 1 <= size <= _MAX_SIZE for size in sizes):
+            at.fault(name, value, "a list of sizes, each from 1" if variadic else "a size from 1")
+            sizes = [] if variadic else [1]
+        result[name] = tuple(sizes) if variadic else sizes[0]
+    return result
