@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tops_manifest import contract, model
 from tops_manifest._reader import MISSING, Reader, read_toml
 from tops_manifest.bind import ArraySpec, Binding
-from tops_manifest.expr import Expr, Value
+from tops_manifest.expr import Expr, ExpressionError, Value
 from tops_manifest.model import Op, Pass
 
 UNITS = (
@@ -73,6 +74,16 @@ def io_bytes(which: Pass, binding: Binding, inputs: Mapping[str, ArraySpec]) -> 
     return total
 
 
+class Call(Protocol):
+    """What a formula is tried on: `tops_manifest.workloads.Case`, which this module must not import."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def passes(self) -> tuple[Pass, ...]: ...
+    def binding(self) -> Binding: ...
+
+
 @functools.cache
 def cost(name: str) -> Cost:
     """The packaged cost formulas of one op."""
@@ -115,3 +126,24 @@ def _pass_cost(at: Reader, op: Op) -> PassCost:
         at.fault("flops", at.table["flops"] or MISSING, f"a formula for at least one of {', '.join(UNITS)}")
     text = at.table.get("bytes", "io")
     return PassCost(tuple(flops), None if text == "io" else at.expression("bytes", text, names))
+
+
+def check_cases(top: Reader, formulas: Cost, cases: Iterable[Call]) -> None:
+    """Notes formulas that have no value, or one below 0, at a case and pass of the op's own rows."""
+    noted: set[str] = set()
+    for case in cases:
+        binding = case.binding()
+        for which in case.passes:
+            at = "cost" if which == "fwd" else f"cost.{which}"
+            named = [(f"{at}.flops.{unit}", expr) for unit, expr in formulas.of(which).flops]
+            bytes_expr = formulas.of(which).bytes
+            if bytes_expr is not None:
+                named.append((f"{at}.bytes", bytes_expr))
+            for key, expr in named:
+                try:
+                    fault = "" if expr.number(_environment(binding)) >= 0 else "it is below 0"
+                except ExpressionError as error:
+                    fault = str(error)
+                if fault and key not in noted:
+                    noted.add(key)
+                    top.fault(key, expr.text, f"a value from 0 for {case.label}: {fault}")

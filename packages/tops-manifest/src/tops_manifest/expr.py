@@ -58,6 +58,7 @@ _ORDER: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_SIGNS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "cdiv": _cdiv}
 
 
@@ -90,6 +91,14 @@ class Expr:
     def data(self) -> object:
         """The tree as nested lists, for digests: the same in every Python version, whatever `ast.unparse` prints."""
         return _data(self._tree)
+
+    def bound(self) -> tuple[str, str, float] | None:
+        """("K", "<=", 256) of `K <= 256`, an order comparison with a number on its right; None of anything else."""
+        match self._tree:
+            case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=int() | float() as limit)]):
+                sign = _SIGNS.get(type(op))
+                return None if sign is None else (ast.unparse(left), sign, limit)
+        return None
 
 
 def parse(text: str) -> Expr:
