@@ -2,7 +2,7 @@ import pytest
 
 from tools.tests.bypass.workspace import faults, shown, workspace, write
 
-_FILE = "packages/tops-kernels/src/tops_kernels/ops/norm/op.py"
+_FILE = "packages/tops-kernels/src/tops_kernels/runtime/deep/op.py"
 _BENCH = "packages/tops-bench/src/tops_bench/deep/run.py"
 
 
@@ -10,7 +10,7 @@ _BENCH = "packages/tops-bench/src/tops_bench/deep/run.py"
 def tree(tmp_path):
     root = workspace(tmp_path)
     write(root, "packages/tops-tests/src/tops_tests/oracles/__init__.py", "")
-    write(root, "packages/tops-kernels/src/tops_kernels/ops/norm/xla.py", "def rms_norm(x): ...\n")
+    write(root, "packages/tops-kernels/src/tops_kernels/runtime/deep/xla.py", "def rms_norm(x): ...\n")
     write(root, "packages/tops-manifest/src/tops_manifest/workloads.py", "")
     return root
 
@@ -50,10 +50,10 @@ def test_a_star_import_is_reported_as_a_crossing_and_as_a_star(tree):
     [
         (_FILE, "from . import xla"),
         (_FILE, "from .xla import rms_norm"),
-        (_FILE, "from .. import norm"),
-        (_FILE, "from ... import ops"),
-        ("packages/tops-kernels/src/tops_kernels/ops/norm/__init__.py", "from . import xla"),
-        ("packages/tops-kernels/src/tops_kernels/__init__.py", "from .ops.norm.xla import rms_norm"),
+        (_FILE, "from .. import deep"),
+        (_FILE, "from ... import runtime"),
+        ("packages/tops-kernels/src/tops_kernels/runtime/deep/__init__.py", "from . import xla"),
+        ("packages/tops-kernels/src/tops_kernels/__init__.py", "from .runtime.deep.xla import rms_norm"),
         (_FILE, "from tops_manifest import op, bind"),
         (_FILE, "import tops_manifest.workloads_of_another_kind"),
         (_BENCH, "import tops_kernels, tops_workloads, tops_manifest.cost"),
@@ -81,13 +81,13 @@ def test_a_neighbour_whose_name_only_begins_alike_is_not_taken_for_the_package(t
 @pytest.mark.parametrize(
     "line",
     [
-        "import tops_kernels.ops",
-        "from tops_kernels import ops",
-        "from tops_kernels.ops.norm import xla",
+        "import tops_kernels.runtime",
+        "from tops_kernels import runtime",
+        "from tops_kernels.runtime.deep import xla",
         "from tops_kernels import _secret",
-        "import tops_kernels as k; f = k.ops.norm.xla.rms_norm",
-        "import tops_kernels as k; f = getattr(k, 'ops')",
-        "import tops_kernels as k; f = vars(k)['ops']",
+        "import tops_kernels as k; f = k.runtime.deep.xla.rms_norm",
+        "import tops_kernels as k; f = getattr(k, 'runtime')",
+        "import tops_kernels as k; f = vars(k)['runtime']",
     ],
 )
 def test_inner_modules_of_the_kernels_are_hidden_from_bench(tree, line):
@@ -134,15 +134,33 @@ def test_an_argument_that_is_no_literal_is_reported_as_unresolvable(tree):
 
 def test_a_relative_dynamic_import_is_resolved_against_its_own_package(tree):
     write(tree, _FILE, 'import importlib\n\nx = importlib.import_module(".xla", __package__)\n')
-    assert any("of tops_kernels.ops.norm.xla" in fault.what for fault in faults(tree, _FILE))
+    assert any("of tops_kernels.runtime.deep.xla" in fault.what for fault in faults(tree, _FILE))
 
 
 def test_tests_of_a_package_see_no_more_than_the_package(tree):
     path = "packages/tops-kernels/tests/test_norm.py"
-    write(tree, path, "import pytest\nimport tops_kernels.ops.norm.xla\nimport tops_tests\n")
+    write(tree, path, "import pytest\nimport tops_kernels.runtime.deep.xla\nimport tops_tests\n")
     assert shown(tree, path) == ["3 import-boundary"]
 
 
 def test_a_file_that_does_not_parse_is_a_fault(tree):
     write(tree, _FILE, "import tops_tests if\n")
     assert shown(tree, _FILE) == ["1 syntax"]
+
+
+@pytest.mark.parametrize(
+    ("line", "caught"),
+    [
+        ("from . import xla", True),
+        ("from .xla import f", True),
+        ("import tops_kernels", True),
+        ("from tops_kernels import rms_norm", True),
+        ("from tops_kernels import runtime", False),
+        ("from tops_kernels.runtime.deep import xla", False),
+        ("import tops_kernels.runtime.deep.xla as xla", False),
+    ],
+)
+def test_an_ops_files_import_only_in_ways_that_its_digest_follows(tree, line, caught):
+    path = "packages/tops-kernels/src/tops_kernels/ops/norm/op.py"
+    write(tree, path, f"{line}\n")
+    assert shown(tree, path) == (["1 kernel-digest"] if caught else [])

@@ -33,7 +33,7 @@ class Line:
         if finding.absolute or (self.path, self.construct) != (finding.path, finding.construct):
             return False
         return (
-            finding.imported
+            finding.anywhere
             or finding.scope == self.scope
             or (bool(self.scope) and finding.scope.startswith(f"{self.scope}."))
         )

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 
 from tools.trust.banned import Kind
+from tools.trust.edges import KERNEL_LANGUAGES, within
 from tools.trust.fault import Fault
 from tools.trust.names import Names, literal
 from tools.trust.reach import Finding
@@ -17,6 +18,8 @@ Rule = Callable[[Repository, Module, Names], Iterator[Fault | Finding]]
 
 
 def check(repository: Repository, module: Module, names: Names) -> Iterator[Fault | Finding]:
+    if module.stage is not KERNELS:
+        yield from no_pallas(repository, module, names)
     for rule in () if module.is_test else _RULES.get(module.stage.name, ()):
         yield from rule(repository, module, names)
 
@@ -60,8 +63,8 @@ def no_clocks(_: Repository, module: Module, names: Names) -> Iterator[Finding]:
     for node, found in _references(module, names):
         for name in found:
             if any(name == clock or name.startswith(f"{clock}.") for clock in _CLOCKS):
-                imported = isinstance(node, ast.Import | ast.ImportFrom)
-                yield Finding(module.path, _line(node), around.get(node, ""), name, _CLOCK, imported=imported)
+                anywhere = isinstance(node, ast.Import | ast.ImportFrom)
+                yield Finding(module.path, _line(node), around.get(node, ""), name, _CLOCK, anywhere=anywhere)
 
 
 _NOT_OF_WORKLOADS = frozenset(
@@ -184,6 +187,46 @@ def data_files(repository: Repository) -> Iterator[Fault]:
                 yield Fault(path, 0, "no-workload-tables", f"kernel data names a workload row: {found}", _ROWS_DO)
 
 
+_PALLAS = Kind(
+    "pallas-outside-kernels",
+    "outside of tops_kernels",
+    "Kernel code lives in tops_kernels alone; ask the public root of tops_kernels for what is needed here.",
+    in_tests=True,
+)
+
+
+def no_pallas(_: Repository, module: Module, names: Names) -> Iterator[Finding]:
+    for node, found in _references(module, names):
+        for name in found:
+            language = next((language for language in KERNEL_LANGUAGES if within(name, language)), None)
+            if language:
+                yield Finding(module.path, _line(node), "", language, _PALLAS, anywhere=True)
+
+
+def digests_follow(repository: Repository, module: Module, _: Names) -> Iterator[Fault]:
+    """A certificate carries a digest of what an op's files import: it follows absolute imports of modules."""
+    if not module.name.startswith("tops_kernels.ops"):
+        return
+    do = "Write `from tops_kernels.ops.norm import xla` or `from tops_kernels.runtime.x import f`: the module that holds what is used."
+    for node in ast.walk(module.tree):
+        what = ""
+        if isinstance(node, ast.ImportFrom) and node.level:
+            what = "a relative import"
+        elif isinstance(node, ast.ImportFrom) and node.module == "tops_kernels":
+            hidden = [alias.name for alias in node.names if f"tops_kernels.{alias.name}" not in repository.module_names]
+            what = f"{hidden[0]} from the public root" if hidden else ""
+        elif isinstance(node, ast.Import) and any(alias.name == "tops_kernels" for alias in node.names):
+            what = "the public root"
+        if what:
+            yield Fault(
+                module.path,
+                _line(node),
+                "kernel-digest",
+                f"{what}: the digest that certificates carry does not follow it",
+                do,
+            )
+
+
 _ROWS_DO = "Workload rows stand in the manifest and kernels do not know them: choose block sizes by shape, generation and memory."
 _KERNEL_WORDS = re.compile(r"pallas|triton|mosaic|pltpu", re.IGNORECASE)
 
@@ -242,5 +285,5 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "bench": (bench_asserts_nothing,),
     "tests": (no_clocks, oracles_know_no_kernels),
     "workloads": (no_clocks, workloads_only_draw),
-    "kernels": (no_workload_tables,),
+    "kernels": (no_workload_tables, digests_follow),
 }

@@ -14,7 +14,7 @@ from tools.trust.stages import ROOT_ONLY, Stage, by_package
 
 _TEST_TOOLS = frozenset({"pytest", "hypothesis"})  # what the isolated run of a stage's tests adds to its dependencies
 _SHIPS_WITH = {"jaxlib": "jax"}  # import name -> the distribution whose dependency it is, in lockstep
-_KERNEL_LANGUAGES = (
+KERNEL_LANGUAGES = (
     "jax.experimental.pallas",
     "jax._src.pallas",
     "jax.experimental.mosaic",
@@ -73,11 +73,6 @@ def _faults(repository: Repository, module: Module, edge: Edge, declared: frozen
             f"{stage.package} must not use {edge.target}: {why}",
             _advice(stage, top),
         )
-    if stage.name != "kernels" and any(_within(edge.target, name) for name in _KERNEL_LANGUAGES):
-        yield Fault(
-            module.path, edge.line, "pallas-outside-kernels", f"{edge.target} in {stage.package}",
-            "Kernel code lives in tops_kernels alone; ask the public root of tops_kernels for what is needed here.",
-        )  # fmt: skip
     known = (
         top == stage.package or by_package(top) or top in sys.stdlib_module_names or top in ("builtins", "__future__")
     )
@@ -108,11 +103,11 @@ def forbidden(stage: Stage, target: str, modules: frozenset[str], is_module: boo
         if private or (is_module and inner) or any(name in modules for name in inner):
             return f"only the public root of {package} is seen from here"
         return ""
-    hidden = next((name for name in sight.hidden if _within(target, name)), None)
+    hidden = next((name for name in sight.hidden if within(target, name)), None)
     return f"{hidden} is hidden from this stage" if hidden else ""
 
 
-def _within(target: str, name: str) -> bool:
+def within(target: str, name: str) -> bool:
     return target == name or target.startswith(f"{name}.")
 
 

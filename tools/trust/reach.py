@@ -38,7 +38,9 @@ class Finding:
     kind: Kind
     detail: str = ""
     absolute: bool = False  # no allowlist line can permit it
-    imported: bool = False  # an import statement: harmless by itself, each use is a finding of its own
+    anywhere: bool = (
+        False  # a line for its file permits it in any function: an import alone does nothing, each use is a finding
+    )
 
     def fault(self) -> Fault:
         detail = f" ({self.detail})" if self.detail else ""
@@ -69,8 +71,8 @@ class _Reader:
                     yield found
 
     def _found(self, node: ast.AST, construct: str, kind: Kind, detail: str = "", absolute: bool = False) -> Finding:
-        line, imported = getattr(node, "lineno", 0), isinstance(node, ast.Import | ast.ImportFrom)
-        return Finding(self.module.path, line, self.scopes.get(node, ""), construct, kind, detail, absolute, imported)
+        line, anywhere = getattr(node, "lineno", 0), isinstance(node, ast.Import | ast.ImportFrom)
+        return Finding(self.module.path, line, self.scopes.get(node, ""), construct, kind, detail, absolute, anywhere)
 
     def _at(self, node: ast.AST) -> Iterator[Finding]:
         if isinstance(node, ast.Import):
