@@ -36,6 +36,7 @@ def say_table(headings: Sequence[str], lines: Sequence[Sequence[str]], right: Se
         table.add_column(heading, overflow="fold", justify="right" if number else "left", no_wrap=number)
     for line in lines:
         table.add_row(*line)
+    # No markup: a row's name may hold brackets.
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False, highlight=False).print(table)
 
 
@@ -99,6 +100,7 @@ def workload(row: Row) -> str:
 
 
 HEADINGS = ("op", "pass", "workload", "contender", "time", "spread", "rate", "roofline", "verdict")
+TOO_LARGE = "too large: "
 NUMBERS = ("time", "spread", "rate")
 
 
@@ -113,9 +115,19 @@ def say_record(record: Record) -> None:
     """The measured and failed rows as a table; what was skipped and by what methods in lines below."""
     shown = [row for row in record.rows if row.status != "skipped"]
     if shown:
-        say_table(HEADINGS, [cells(row) for row in shown], NUMBERS)
+        say_table(HEADINGS, _once([cells(row) for row in shown]), NUMBERS)
     for line in footnotes(record.rows):
         say(line)
+
+
+def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Op, pass and workload stand at the first contender alone: the others belong to it."""
+    previous: tuple[str, ...] = ()
+    result = []
+    for line in lines:
+        result.append(("", "", "", *line[3:]) if line[:3] == previous else line)
+        previous = line[:3]
+    return result
 
 
 def footnotes(rows: Sequence[Row]) -> list[str]:
@@ -132,15 +144,25 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
         lines.append(
             "some rows are over a ceiling: it was measured too low. `tops-bench ceilings --again` measures anew"
         )
+    if unverified:
+        lines.append("no ratio without a certificate on both sides: `tops-tests certify` writes them")
     return [*lines, f"{len(measured)} measured, {unverified} unverified, {failed} failed"]
 
 
 def _skipped(rows: Sequence[Row]) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    """What did not run -> why, passes of one row together."""
+    found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row.status == "skipped" and row.contender:
-            found[f"{row.op} {row.contender}"] = row.reason
+            found.setdefault(f"{row.op} {row.contender}", {}).setdefault(row.reason, "")
         elif row.status == "skipped":
-            scaled = next((one.label for one in rows if one.row == row.row and one.dtypes == row.dtypes and one.which == row.which and one.op == row.op and one.scale > 1), "")  # fmt: skip
-            found[f"{row.op} {row.which} {row.label}"] = row.reason + (f"; {scaled} in its place" if scaled else "")
-    return found
+            scaled = next((one.scale for one in rows if one.scale > 1 and _same_row(one, row)), None)
+            place = f"; /{scaled} in its place" if scaled else ""
+            found.setdefault(f"{row.op} {row.label}", {})[
+                f"{row.which}: {row.reason.removeprefix(TOO_LARGE)}{place}"
+            ] = ""
+    return {what: "; ".join(reasons) for what, reasons in found.items()}
+
+
+def _same_row(one: Row, other: Row) -> bool:
+    return (one.op, one.which, one.row, one.dtypes) == (other.op, other.which, other.row, other.dtypes)

@@ -131,7 +131,7 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value) and value > 0
 
 
-_KINDS: Mapping[Any, tuple[type, ...]] = {
+KINDS: Mapping[Any, tuple[type, ...]] = {
     str: (str,),
     int: (int,),
     bool: (bool,),
@@ -152,7 +152,7 @@ def _fields(kind: type, data: object, where: str, extra: tuple[str, ...] = ()) -
     if missing or unknown:
         raise files.FileError(f"{where}: missing {missing}, unknown {unknown}; expected the fields of schema {SCHEMA}")
     for name, annotation in fields.items():
-        allowed = _KINDS.get(annotation, (dict,))  # what is left are the mappings
+        allowed = KINDS.get(annotation, (dict,))  # what is left are the mappings
         if type(data[name]) not in allowed:
             expected = " or ".join(one.__name__ for one in allowed)
             raise files.FileError(f"{where}: {name} is a {type(data[name]).__name__}; expected {expected}")

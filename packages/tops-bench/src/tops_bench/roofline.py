@@ -126,28 +126,33 @@ def measure(here: Machine, dtypes: Iterable[str], progress: Callable[[str], None
     matmul = {}
     for dtype in dtypes:
         progress(f"ceiling: {dtype} matmul")
-        matmul[dtype] = _matmul(dtype)
+        matmul[dtype] = matmul_rate(dtype)
     copy, method = {}, ""
     for size in _COPIES:
         progress(f"ceiling: copy of {size >> 10} KiB")
-        # x + 1 rather than a copy, which XLA drops: as many bytes in as out, and no arithmetic to speak of.
-        timing = race({"copy": lambda x: x + 1}, [jnp.zeros(size // 8, jnp.float32)], _EFFORT)["copy"]
-        copy[size], method = size / min(timing.samples), timing.method
+        copy[size], method = copy_rate(size)
     return Ceilings(here, matmul, copy, method, datetime.datetime.now(datetime.UTC).date().isoformat())
 
 
-def _matmul(dtype: str) -> float:
-    """Operations a second of the largest square product tried; the side doubles until one takes long enough."""
+def copy_rate(size: int, effort: Effort = _EFFORT) -> tuple[float, str]:
+    """(bytes a second, method) of a copy that moves `size` bytes, in and out together."""
+    # x + 1 rather than a copy, which XLA drops: as many bytes in as out, and no arithmetic to speak of.
+    timing = race({"copy": lambda x: x + 1}, [jnp.zeros(size // 8, jnp.float32)], effort)["copy"]
+    return size / min(timing.samples), timing.method
+
+
+def matmul_rate(dtype: str, least_seconds: float = _MATMUL_SECONDS, effort: Effort = _EFFORT) -> float:
+    """Operations a second of the best square product tried; the side doubles until one takes `least_seconds`."""
     side, best = 512, 0.0
+    accumulator = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else jnp.float32
+
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.matmul(a, b, preferred_element_type=accumulator)
+
     while True:
-        key = jax.random.key(0)
-        a = jnp.clip(jax.random.normal(key, (side, side)) * 32, -127, 127).astype(dtype)  # within int8
-        accumulator = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else jnp.float32
-        timing = race(
-            {"matmul": lambda a, b, out=accumulator: jnp.matmul(a, b, preferred_element_type=out)}, [a, a], _EFFORT
-        )["matmul"]
-        seconds = min(timing.samples)
+        a = jnp.clip(jax.random.normal(jax.random.key(0), (side, side)) * 32, -127, 127).astype(dtype)  # within int8
+        seconds = min(race({"matmul": product}, [a, a], effort)["matmul"].samples)
         best = max(best, 2 * side**3 / seconds)
-        if seconds > _MATMUL_SECONDS or side >= _MAX_SIDE:
+        if seconds > least_seconds or side >= _MAX_SIDE:
             return best
         side *= 2

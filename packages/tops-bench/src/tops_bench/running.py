@@ -4,14 +4,12 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import jax
-
 from tops_bench import certificates, machine, roofline, rows, stats
 from tops_bench.benchmark import Contender, OpBenchmark, supported
 from tops_bench.certificates import Certificate, Claim
 from tops_bench.records import Record, Row, Speedup
 from tops_bench.roofline import Ceilings
-from tops_bench.timing import Effort, Method, Timing, forget_compiled, race, wait
+from tops_bench.timing import ContenderError, Effort, Method, Timing, forget_compiled, race
 from tops_manifest import Op
 from tops_manifest.digest import contract_digest
 from tops_manifest.model import Pass
@@ -100,27 +98,23 @@ def _run(
         yield dataclasses.replace(blank, contender=one.name, status="failed", reason=why_failed)
     for one, timing in timings.items():
         row = _measured(blank, fitted.case, job.which, timing, ceilings)
-        yield _verified(row, job, one, timings, vouched)
+        yield verified(row, job, one, timings, vouched)
 
 
 def _time(
     benchmark: OpBenchmark, effort: Effort, method: Method | None, progress: Progress
 ) -> tuple[dict[Contender, Timing], dict[Contender, str]]:
     """One that cannot be compiled or run leaves the race; the others are timed all the same."""
-    racing, failures = list(benchmark.contenders()), {}
-    arrays = benchmark.arrays()
-    programs = benchmark.programs()
-    for one in list(racing):
-        progress(f"warm up {one.name}")
+    racing, failures = {one.name: one for one in benchmark.contenders()}, {}
+    arrays, programs = benchmark.arrays(), benchmark.programs()
+    while racing:
         try:
-            wait(jax.jit(programs[one.name])(*arrays))
-        except Exception as error:  # whatever an implementation raises is its own fault, and the others are still timed
-            racing.remove(one)
-            failures[one] = f"{type(error).__name__}: {str(error)[:400]}"
-    if not racing:
-        return {}, failures
-    timings = race({one.name: programs[one.name] for one in racing}, arrays, effort, method, progress)
-    return {one: timings[one.name] for one in racing}, failures
+            timings = race({name: programs[name] for name in racing}, arrays, effort, method, progress)
+        except ContenderError as error:
+            failures[racing.pop(error.name)] = str(error)
+        else:
+            return {one: timings[name] for name, one in racing.items()}, failures
+    return {}, failures
 
 
 def _blank(case: Case, which: Pass, reason: str = "") -> Row:
@@ -166,7 +160,7 @@ def _measured(blank: Row, case: Case, which: Pass, timing: Timing, ceilings: Cei
     )
 
 
-def _verified(
+def verified(
     row: Row, job: Job, one: Contender, timings: Mapping[Contender, Timing], vouched: Mapping[str, Certificate]
 ) -> Row:
     """Adds the certificate, and the ratios it allows: both sides certified, or none."""

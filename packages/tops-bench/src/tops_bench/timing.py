@@ -33,6 +33,14 @@ class TimingError(RuntimeError):
     """A function whose time cannot be told by the method asked for."""
 
 
+class ContenderError(RuntimeError):
+    """What one contender raised; `name` says which, the message what."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {str(error)[:400]}")
+        self.name = name
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
     """How long to look: samples a contender (one a round) and the least length of a sample, in seconds."""
@@ -72,24 +80,26 @@ class Sampler(Protocol):
         """Seconds for so many iterations, finished."""
 
 
-def chained(function: Function) -> Callable[..., jax.Array]:
-    """(n, *arrays) -> a float32 scalar: `function` run n times, no iteration able to start before the last one ended.
+def chained(function: Function) -> Callable[..., tuple[jax.Array, Any]]:
+    """(n, outputs, *arrays) -> (a float32 scalar, outputs): `function` run n times, none able to start before the last
+    one ended, and all of its outputs written every time.
 
-    An optimization barrier joins the arrays with a value read from the outputs of the iteration before, so the call is
-    no loop invariant; a second one keeps the outputs whole, so that reading one element of each does not let XLA compute
-    just that element. Neither copies. n is a traced int32: the loop is not unrolled.
+    What keeps XLA honest, none of which copies an array: an optimization barrier joins the arrays with a value read from
+    the outputs of the iteration before, so the call is no loop invariant; the outputs are the loop's state, so that they
+    are whole and not just the element that is read; n is a traced int32, so the loop is not unrolled. `outputs` are
+    donated buffers of the right shapes for the state to begin with.
     """
 
-    def run(n: jax.Array, *arrays: Any) -> jax.Array:
-        def body(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            count, token = state
+    def run(n: jax.Array, outputs: Any, *arrays: Any) -> tuple[jax.Array, Any]:
+        def body(state: tuple[jax.Array, jax.Array, Any]) -> tuple[jax.Array, jax.Array, Any]:
+            count, token, _ = state
             given, token = _barrier((arrays, token))
-            outputs = _barrier(function(*given))
-            return count + 1, token * jnp.float32(0.5) + _read(outputs)
+            new = _barrier(function(*given))
+            return count + 1, token * jnp.float32(0.5) + _read(new), new
 
-        start = (jnp.int32(0), jnp.float32(0))
-        _, token = lax.while_loop(lambda state: state[0] < n, body, start)
-        return jnp.asarray(token)
+        start = (jnp.int32(0), jnp.float32(0), outputs)
+        _, token, outputs = lax.while_loop(lambda state: state[0] < n, body, start)
+        return token, outputs
 
     return run
 
@@ -108,14 +118,17 @@ class LoopSampler:
 
     def __init__(self, function: Function, arrays: Sequence[Any], clock: Clock = time.perf_counter) -> None:
         start = time.perf_counter()
-        self._compiled = jax.jit(chained(function)).lower(jnp.int32(1), *arrays).compile()
+        shapes = jax.eval_shape(function, *arrays)
+        self._outputs = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), shapes)
+        loop = jax.jit(chained(function), donate_argnums=1)
+        self.compiled = loop.lower(jnp.int32(1), self._outputs, *arrays).compile()
         self.compile_seconds = time.perf_counter() - start
         self._arrays, self._clock = arrays, clock
 
     def run(self, iterations: int) -> float:
         count = wait(jnp.int32(iterations))
         start = self._clock()
-        wait(self._compiled(count, *self._arrays))
+        _, self._outputs = wait(self.compiled(count, self._outputs, *self._arrays))
         return self._clock() - start
 
 
@@ -141,8 +154,7 @@ def time_calls(function: Function, arrays: Sequence[Any], calls: int, clock: Clo
 
 
 def calibrate(sampler: Sampler, sample_seconds: float) -> int:
-    """Warms up; iterations that make a sample at least about `sample_seconds` long."""
-    sampler.run(1)
+    """Iterations that make a sample at least about `sample_seconds` long. `sampler` is warm."""
     once = sampler.run(1)
     iterations = max(_MIN_ITERATIONS, math.ceil(sample_seconds / max(once, 1e-9)))
     while iterations < _MAX_ITERATIONS:
@@ -178,7 +190,8 @@ def race(
       method: None takes the best that works here: device trace on an accelerator, chained loop, wall clock.
       progress: hears what is done next, while no clock runs.
     Returns: timings by name, one sample a round, in seconds an iteration.
-    Raises: TimingError where `method` was asked for and does not work; whatever a function raises when it is compiled.
+    Raises: TimingError where `method` was asked for and does not work; ContenderError where a function cannot be
+      compiled or run.
     """
     arrays = wait(tuple(arrays))
     note = ""
@@ -219,7 +232,11 @@ def _prepare(
     samplers = {}
     for name, function in functions.items():
         progress(f"compile {name}")
-        samplers[name] = kind(function, arrays, clock)
+        try:
+            samplers[name] = kind(function, arrays, clock)
+            samplers[name].run(1)
+        except Exception as error:  # whatever a contender raises is its own fault; the caller may go on without it
+            raise ContenderError(name, error) from error
     progress("measure")
     return samplers
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tops_bench.timing import CallSampler, Effort, Function, Timing, calibrate, rotation, wait
+from tops_bench.timing import CallSampler, ContenderError, Effort, Function, Timing, calibrate, rotation, wait
 
 _MARK = "tops_bench_turn"
 _NAME = "tops_bench_contender_{}"
@@ -49,7 +49,11 @@ def race(
     programs = {name: _NAME.format(index) for index, name in enumerate(functions)}
     for name, function in functions.items():
         progress(f"compile {name}")
-        sampler = CallSampler(_named(function, programs[name]), arrays)
+        try:
+            sampler = CallSampler(_named(function, programs[name]), arrays)
+            sampler.run(1)
+        except Exception as error:  # as in timing.race
+            raise ContenderError(name, error) from error
         compiled[name], compile_seconds[name] = sampler, sampler.compile_seconds
         calls[name] = min(_MAX_CALLS, calibrate(sampler, effort.sample_seconds))
     mark = jax.jit(_named(lambda x: x + 1, _MARK)).lower(jnp.int32(0)).compile()

@@ -70,6 +70,7 @@ class Worker:
         arrays = wait(tuple(passes.arrays(case, which, inputs, jax.random.key(1))))
         kind: Callable[..., Sampler] = CallSampler if request["method"] == "wall clock" else LoopSampler
         sampler = kind(program, arrays)
+        sampler.run(1)
         iterations = request["iterations"] or calibrate(sampler, float(request["sample_seconds"]))
         if sampler.method == "chained loop" and not runs_every_iteration(sampler, iterations):
             return {"error": "chained loop: n iterations do not take n times as long", "hoisted": True}

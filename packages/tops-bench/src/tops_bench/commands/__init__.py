@@ -22,8 +22,8 @@ def parser(subparsers: Subparsers, name: str, text: str, example: str) -> argpar
     """A subparser in the style of the house."""
     added: argparse.ArgumentParser = subparsers.add_parser(
         name,
-        help=text,
-        description=text,
+        help=text.replace("%", "%%"),  # argparse fills in %(prog)s and the like
+        description=text.replace("%", "%%"),
         epilog=f"example:\n  {example}\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 
 from tops_bench import figures, output
-from tops_bench.commands import Subparsers, parser
+from tops_bench.commands import Subparsers, UsageError, parser
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -14,13 +14,14 @@ def add_parser(subparsers: Subparsers) -> None:
         "Measure the promised figures against jnp on this machine; fail (1) where one is missed beyond the noise.",
         "tops-bench figures matmul eager",
     )
-    added.add_argument(
-        "names", nargs="*", metavar="FIGURE", choices=[*figures.FIGURES, []], help=f"of {', '.join(figures.FIGURES)}"
-    )
+    added.add_argument("names", nargs="*", metavar="FIGURE", help=f"of {', '.join(figures.FIGURES)} (default: all)")
     added.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
+    unknown = [name for name in args.names if name not in figures.FIGURES]
+    if unknown:
+        raise UsageError(f"FIGURE: got {unknown[0]!r}; expected one of {', '.join(figures.FIGURES)}")
     names = list(dict.fromkeys(args.names)) or list(figures.FIGURES)
     with output.progress("figures", len(names)) as (started, _):
         found = figures.measure_figures(names, started)
