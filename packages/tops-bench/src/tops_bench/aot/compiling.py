@@ -53,24 +53,35 @@ class Compiled:
         return tuple(part.kernel for part in self.parts if part.kind == "kernel" and part.kernel is not None)
 
 
+def chip(target: Target) -> Chip:
+    """A TPU's numbers as jax has them."""
+    device = _device(target)
+    with use_abstract_mesh(Mesh(np.array([device]), ("x",)).abstract_mesh):
+        return chip_from_info(device.device_kind, chip_info())
+
+
+def _device(target: Target) -> Any:
+    return topologies.get_topology_desc(platform="tpu", topology_name=target.topology).devices[0]
+
+
 def compile_tpu(
     function: Function, avals: Sequence[Any], keywords: Mapping[str, Any], target: Target, folder: Path
 ) -> Compiled:
     """`avals`: pytrees of ShapeDtypeStruct, positional. Raises what tracing, lowering or the compiler raises, or DumpError."""
-    device = topologies.get_topology_desc(platform="tpu", topology_name=target.topology).devices[0]
+    device = _device(target)
     here = SingleDeviceSharding(device)
     placed = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=here), tuple(avals))
     # The abstract mesh tells lowering the generation: kernels with SMEM operands ask for it. The output's sharding keeps a
     # program whose outputs hang on no input (the gradient of a sum) from being compiled for the host.
     with use_abstract_mesh(Mesh(np.array([device]), ("x",)).abstract_mesh):
-        chip = chip_from_info(device.device_kind, chip_info())
+        numbers = chip_from_info(device.device_kind, chip_info())
         traced = jax.jit(function, out_shardings=here).trace(*placed, **keywords)
         compiled = traced.lower(lowering_platforms=("tpu",)).compile()
     memory = compiled.memory_analysis()
-    parts, notes = _parts(_scheduled_hlo(compiled, folder), folder, target, chip)
+    parts, notes = _parts(_scheduled_hlo(compiled, folder), folder, target, numbers)
     moved = sum(part.kernel.dma_bytes * part.times for part in parts if part.kernel is not None)
-    moved += sum(_copy_bytes(part, chip) for part in parts if part.kind == "copy")
-    floor = moved / chip.hbm_bytes_per_second
+    moved += sum(_copy_bytes(part, numbers) for part in parts if part.kind == "copy")
+    floor = moved / numbers.hbm_bytes_per_second
     busy, busy_low = (
         sum(getattr(part, which) for part in parts if part.kind != "copy") for which in ("seconds", "seconds_low")
     )

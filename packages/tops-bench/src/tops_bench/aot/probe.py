@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from tops_bench.aot import toolchain
 from tops_bench.aot.targets import TPU_TARGETS, target
 
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     why = toolchain.missing("tpu")
     if why:
-        print(why, file=sys.stderr)
+        sys.stderr.write(f"{why}\n")
         return 1
     names = args.target.split(",")
     results = []
@@ -43,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         # One process, one dump folder: libtpu reads these as it is loaded, at the first topology.
         os.environ.update(toolchain.environment("tpu", folder))
+        jax.config.update("jax_platforms", "cpu")  # jax may have read its variables already
         function, avals = _load(args.subject)()
         from tops_bench.aot import compiling, files
 
@@ -51,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 files.remove(folder)
             results.append(compiling.compile_tpu(function, avals, {}, target(name), folder))
     if args.json:
-        print(json.dumps([dataclasses.asdict(result) for result in results]))
+        sys.stdout.write(json.dumps([dataclasses.asdict(result) for result in results]) + "\n")
     else:
         for result in results:
-            print(render(result))
+            sys.stdout.write(render(result) + "\n")
     return 0
 
 

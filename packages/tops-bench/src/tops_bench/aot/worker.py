@@ -1,0 +1,93 @@
+"""The child that compiles: a job a line comes in as JSON, an answer a line goes out. It ends with its input.
+
+    python -m tops_bench.aot.worker FOLDER
+
+libtpu reads its flags once and keeps one dump folder a process: FOLDER, emptied before each job. A job's answer is
+{"compiled": ...}, {"refused": why} where the compiler said no, or {"fault": why} where the dumps could not be read.
+"""
+
+import contextlib
+import dataclasses
+import json
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from tops_bench.aot import files, targets
+from tops_bench.aot.bundles import DumpError
+
+_MAX_REASON = 300
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|^(?:INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED):\s*")
+
+
+def answer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Never raises for what a kernel, the compiler or a dump does."""
+    # Here, not above: a fault of jax's import or of a kernel's module is then a row's reason, not a silent end.
+    try:
+        from tops_bench.aot import compiling, subjects
+    except Exception as error:  # whatever an import raises
+        return {"fault": f"import: {type(error).__name__}: {error}"[:_MAX_REASON]}
+    target = targets.target(job["target"])
+    try:
+        files.remove(folder)
+        subject = subjects.subject(job)
+        with subject.configure():
+            if target.platform == "cuda":
+                from tops_bench.aot import cuda
+
+                return {"compiled": cuda.compile_cuda(subject.function, subject.avals, target, folder)}
+            compiled = compiling.compile_tpu(subject.function, subject.avals, {}, target, folder)
+        return {"compiled": dataclasses.asdict(compiled)}
+    except (DumpError, OSError, MemoryError) as error:
+        return {"fault": reason(error)}
+    except Exception as error:  # the compiler's no comes as any of a dozen types
+        return {"refused": reason(error)}
+
+
+def reason(error: BaseException) -> str:
+    """The compiler's words, trimmed, and the line of the user's source that is at fault where it is known."""
+    lines = [line.strip() for line in _NOISE.sub("", str(error)).splitlines() if line.strip()]
+    text = " ".join(lines) or type(error).__name__
+    at = _source_line(error, text)
+    return f"{text[:_MAX_REASON]}{'...' if len(text) > _MAX_REASON else ''}{f' [{at}]' if at else ''}"
+
+
+def _source_line(error: BaseException, text: str) -> str:
+    """file:line of the op at fault: from the message's location where it has one, else the innermost frame outside jax."""
+    named = re.findall(r'([\w./-]+\.py)"?:(\d+)', text)
+    if named:
+        return f"{Path(named[-1][0]).name}:{named[-1][1]}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/jax/" not in frame.filename]
+    kernels = [frame for frame in frames if "tops_kernels" in frame.filename]
+    frame = (kernels or frames or [None])[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame is not None else ""
+
+
+def chip(name: str) -> dict[str, Any]:
+    """A target's numbers as JSON."""
+    from tops_bench.aot import compiling
+
+    return dataclasses.asdict(compiling.chip(targets.target(name)))
+
+
+def serve(source: TextIO, sink: TextIO, folder: Path) -> None:
+    for line in source:
+        job = json.loads(line)
+        if job["kind"] == "chip":
+            try:
+                result: dict[str, Any] = {"chip": chip(job["target"])}
+            except Exception as error:  # a broken installation: the parent prints it
+                result = {"fault": reason(error)}
+        else:
+            result = answer(job, folder)
+        sink.write(json.dumps(result) + "\n")
+        sink.flush()
+
+
+if __name__ == "__main__":
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # a stray print is no answer
+        serve(sys.stdin, answers, Path(sys.argv[1]))
