@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tops_bench import cli, figures, records, roofline, rows, running
+from tops_bench import cli, environments, figures, records, roofline, rows, running, worker
 from tops_bench.figures import Figure
 from tops_bench.machine import machine
 from tops_bench.roofline import Ceilings
@@ -155,7 +155,30 @@ def test_compare_exits_2_for_what_cannot_be_compared(
         assert message in capsys.readouterr().err
 
 
-def test_compare_of_two_environments_runs_both(small: None, capsys: pytest.CaptureFixture[str]) -> None:
+class _InProcess(worker.Worker):
+    """A worker that needs no process of its own."""
+
+    def __init__(self, environment: environments.Environment) -> None:
+        super().__init__()
+        self.environment = environment
+
+    def __enter__(self) -> "_InProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        return _strict(json.dumps(self.answer(_strict(json.dumps(request)))))
+
+    def hello(self) -> dict[str, Any]:
+        return self.ask({"do": "hello"})
+
+
+def test_compare_of_two_environments_runs_both(
+    small: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environments, "Child", _InProcess)
     argv = ["compare", sys.executable, sys.executable, *_RUN[1:], "--json"]
     assert cli.main(argv) in (0, 1)  # whether this machine was steady meanwhile is not asked
     [row] = _strict(capsys.readouterr().out)["rows"]

@@ -114,6 +114,13 @@ def test_a_worker_serves_a_line_for_a_line() -> None:
     assert sample["seconds"] > 0
 
 
+def test_a_worker_runs_in_a_process_of_its_own_and_ends_with_its_parent() -> None:
+    with environments.Child(environments.Environment("here", Path(sys.executable))) as child:
+        assert "xla" in child.hello()["implementations"]["rms_norm"]
+    with pytest.raises((environments.WorkerError, ValueError)):
+        child.ask({"do": "hello"})
+
+
 def test_an_environment_without_the_bench_is_told_with_what_it_said(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'No module named tops_bench' >&2\nexit 1\n")

@@ -198,7 +198,8 @@ def test_over_all_rounds_nobody_has_a_fixed_place_or_neighbour() -> None:
     assert set(zip(order[::3], order[1::3], strict=True)) >= {("a", "b"), ("a", "c")}
 
 
-def test_a_race_gives_one_positive_sample_a_round_for_each_by_one_method() -> None:
+def test_a_race_gives_one_positive_sample_a_round_for_each_by_one_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "runs_every_iteration", lambda *_: True)  # it times; a test machine may be busy
     timings = timing.race({"f": lambda x: x + 1, "g": lambda x: x * 2}, [jnp.ones((64, 64))], _SHORT)
     assert {len(one.samples) for one in timings.values()} == {3}
     assert all(value > 0 and math.isfinite(value) for one in timings.values() for value in one.samples)
