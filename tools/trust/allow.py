@@ -1,9 +1,9 @@
 """The allowlist: which banned construct may stand where, a line each, with its reason.
 
-    packages/tops-kernels/src/tops_kernels/runtime/cache.py::load | .read_bytes | reads an artifact under workspace_dir()
+    packages/tops-kernels/src/tops_kernels/runtime/cache.py::load | .read_bytes, .unlink | reads an artifact under workspace_dir()
     packages/tops-bench/src/tops_bench/aot/run.py::compile | subprocess | one compiler a process | pending 2027-01-31
 
-The file, then the function or class (left out: the module's top), the construct as the fault names it, the reason. No line can
+The file, then the function or class (left out: the module's top), the constructs as the faults name them, the reason. No line can
 permit a crossing into a stage that is not seen. A line that permits nothing is a fault itself, save until the day of its
 `pending`: the line comes first, in a change of the tools, and the code after it.
 """
@@ -25,12 +25,12 @@ class Line:
     number: int
     path: str
     scope: str
-    construct: str
+    constructs: tuple[str, ...]
     reason: str
     pending: datetime.date | None
 
     def permits(self, finding: Finding) -> bool:
-        if finding.absolute or (self.path, self.construct) != (finding.path, finding.construct):
+        if finding.absolute or self.path != finding.path or finding.construct not in self.constructs:
             return False
         return (
             finding.anywhere
@@ -63,7 +63,7 @@ def _line(number: int, row: str) -> Line | None:
         except ValueError:
             return None
     path, _, scope = parts[0].partition("::")
-    return Line(number, path, scope, parts[1], parts[2], pending)
+    return Line(number, path, scope, tuple(part.strip() for part in parts[1].split(",")), parts[2], pending)
 
 
 def apply(text: str, findings: Iterable[Finding], *, judge_unused: bool = True) -> list[Fault]:
@@ -71,13 +71,14 @@ def apply(text: str, findings: Iterable[Finding], *, judge_unused: bool = True) 
     lines, faults = read(text)
     used = set()
     for finding in findings:
-        permitting = [line.number for line in lines if line.permits(finding)]
+        permitting = [(line.number, finding.construct) for line in lines if line.permits(finding)]
         used.update(permitting)
         if not permitting:
             faults.append(finding.fault())
     today = datetime.date.today()
     for line in lines if judge_unused else ():
-        if line.number not in used and (line.pending is None or line.pending < today):
-            what = f"permits nothing: {line.path}::{line.scope} has no {line.construct}"
-            faults.append(Fault(PATH, line.number, "allowlist", what, "Remove the line."))
+        unused = [construct for construct in line.constructs if (line.number, construct) not in used]
+        if unused and (line.pending is None or line.pending < today):
+            what = f"permits nothing: {line.path}::{line.scope} has no {', '.join(unused)}"
+            faults.append(Fault(PATH, line.number, "allowlist", what, "Remove it from the line."))
     return faults
