@@ -86,9 +86,10 @@ class Call(Protocol):
 
 @functools.cache
 def cost(name: str) -> Cost:
-    """The packaged cost formulas of one op."""
+    """The packaged cost formulas of one op. Raises KeyError for an unknown op, ManifestError for a bad file."""
+    op = contract.op(name)
     path = contract.ops_folder() / f"{name}.toml"
-    return from_table(read_toml(path, contract.file_name(path)), contract.op(name), path)
+    return from_table(read_toml(path, contract.file_name(path)), op, path)
 
 
 def from_table(table: Mapping[str, object], op: Op, path: Path) -> Cost:

@@ -130,9 +130,10 @@ class Row:
 
 @functools.cache
 def rows(name: str) -> tuple[Row, ...]:
-    """The packaged workload rows of one op."""
+    """The packaged workload rows of one op. Raises KeyError for an unknown op, ManifestError for a bad file."""
+    op = contract.op(name)
     path = contract.ops_folder() / f"{name}.toml"
-    return from_table(read_toml(path, contract.file_name(path)), contract.op(name), path)
+    return from_table(read_toml(path, contract.file_name(path)), op, path)
 
 
 def cases(name: str, which: Pass | None = None) -> tuple[Case, ...]:

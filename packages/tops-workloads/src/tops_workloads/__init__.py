@@ -5,13 +5,16 @@ inputs = workloads("rms_norm")[0].gen_inputs(jax.random.key(0))
 """
 
 from tops_workloads.protocols import BenchmarkWorkload, InputGeneratingWorkload, ShapeDtypeWorkload
+from tops_workloads.room import Room, cpu_room
 from tops_workloads.workload import Workload, parametrization, workloads
 
 __all__ = [
     "BenchmarkWorkload",
     "InputGeneratingWorkload",
+    "Room",
     "ShapeDtypeWorkload",
     "Workload",
+    "cpu_room",
     "parametrization",
     "workloads",
 ]

@@ -1,82 +1,118 @@
 """Values for an input from its dtype and its `domain` in the manifest. Never zero: a kernel that drops a term must show.
 
-no domain, floating       standard normal
-no domain, integer        uniform over what the dtype holds, within +-127, without 0
-"(-inf, 0]"               -softplus(normal) / 16: the log decay of a trained gate, mean -0.05
-"[0, inf)", "(0, inf)"    softplus(normal)
-"[a, b]", open or closed  uniform between
+| domain | floating | integer |
+|---|---|---|
+| none | standard normal | uniform, within +-127 and the dtype |
+| (-inf, b] | b - softplus(normal) / 16: the log decay of a trained gate, mean b - 0.05 | uniform over the 127 below b |
+| [a, inf) | a + softplus(normal) | uniform over the 127 above a |
+| [a, b] | uniform | uniform |
+
+An open end is never met, after rounding to the dtype either. bool is a fair coin: there False must be.
 """
 
-import dataclasses
 import math
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tops_manifest.model import Interval
+
+_A = TypeVar("_A", jax.Array, np.ndarray[Any, Any])
 _GATE_DIVISOR = 16.0  # as gated linear attention has it: logsigmoid(x) / 16 (arXiv:2312.06635 section 4.4)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Interval:
-    """A domain, read. Open ends are kept off by a margin, closed ones may be met."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def read(cls, text: str) -> "Interval":
-        """ "(-inf, 0]" -> Interval(-inf, 0.0). The manifest has checked the form."""
-        low, _, high = text.strip()[1:-1].partition(",")
-        interval = cls(float(low), float(high))
-        if not interval.low < interval.high:
-            raise ValueError(f"domain {text!r} is empty")
-        return interval
+_SPAN = 127  # what an integer spreads over where its domain has no end: sums of products stay well inside int32
+_ASIDE = 1 / 16  # how far from an end the value lies that stands in for a zero
+_INT32_MAX = 2**31 - 1
 
 
 def draw(key: jax.Array, shape: tuple[int, ...], dtype: str, domain: str | None) -> jax.Array:
-    """An array of `dtype` with values in `domain`, none of them 0. Drawn in float32 or int32, whatever jax_enable_x64 says."""
+    """An array of values in `domain`, none of them 0.
+
+    Args:
+      key: a JAX random key.
+      shape: any; sizes of 0 are fine.
+      dtype: a dtype of the manifest.
+      domain: an interval of the manifest, like "(-inf, 0]"; None for all numbers.
+    Returns: [*shape] in `dtype`. Drawn in float32 or int32, so jax_enable_x64 makes no difference to the values.
+    Raises: ValueError for a 64-bit dtype while jax_enable_x64 is off, and for a domain with no value of the dtype but 0.
+    """
     target = jnp.dtype(dtype)
+    if target.itemsize == 8 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # jax declares it at run time
+        raise ValueError(f"dtype {dtype} needs jax_enable_x64; it is off, and jax would give 32 bits")
+    interval = Interval(-math.inf, math.inf, False, False) if domain is None else Interval.read(domain)
     if target == jnp.bool_:
-        return jax.random.bernoulli(key, 0.5, shape)
+        return jax.random.uniform(key, shape, jnp.float32) < 0.5  # bernoulli would draw in float64 under x64
     if jnp.issubdtype(target, jnp.integer):
-        return _integers(key, shape, target, domain)
-    return _nonzero(_reals(key, shape, domain).astype(target), domain)
+        return _integers(key, shape, target, interval)
+    return _settled(_reals(key, shape, interval).astype(target), interval)
 
 
-def _reals(key: jax.Array, shape: tuple[int, ...], domain: str | None) -> jax.Array:
-    if domain is None:
-        return jax.random.normal(key, shape, jnp.float32)
-    interval = Interval.read(domain)
+def _reals(key: jax.Array, shape: tuple[int, ...], interval: Interval) -> jax.Array:
+    normal = jax.random.normal(key, shape, jnp.float32)
     match math.isinf(interval.low), math.isinf(interval.high):
         case True, True:
-            return jax.random.normal(key, shape, jnp.float32)
+            return normal
         case True, False:
-            return interval.high - jax.nn.softplus(jax.random.normal(key, shape, jnp.float32)) / _GATE_DIVISOR
+            return interval.high - jax.nn.softplus(normal) / _GATE_DIVISOR
         case False, True:
-            return interval.low + jax.nn.softplus(jax.random.normal(key, shape, jnp.float32))
-        case _:  # 2^-7 of the width off both ends, so that rounding to a short dtype cannot leave an open interval
-            margin = (interval.high - interval.low) / 128
-            return jax.random.uniform(
-                key, shape, jnp.float32, minval=interval.low + margin, maxval=interval.high - margin
-            )
+            return interval.low + jax.nn.softplus(normal)
+        case _:
+            return jax.random.uniform(key, shape, jnp.float32, minval=interval.low, maxval=interval.high)
 
 
-def _nonzero(values: jax.Array, domain: str | None) -> jax.Array:
-    """A draw that came out as 0 becomes a small value on the domain's side of it."""
-    sign = -1.0 if domain is not None and Interval.read(domain).high <= 0 else 1.0
-    return jnp.where(values == 0, jnp.asarray(sign / 16, values.dtype), values)
+def _settled(values: jax.Array, interval: Interval) -> jax.Array:
+    """Puts what rounding made 0, or took out of the domain, a little inside it."""
+    aside = np.asarray(_aside(interval), values.dtype)  # numpy: known while this is traced, too
+    if not _is_fine(aside, interval):
+        raise ValueError(f"domain {interval} holds no {values.dtype} but 0 that this drawing finds")
+    return jnp.where(_is_fine(values, interval), values, aside)
 
 
-def _integers(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, domain: str | None) -> jax.Array:
-    info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # jax has no types for it; numpy's knows no int4
-    low, high = max(int(info.min), -127), min(int(info.max), 127)
-    if domain is not None:
-        interval = Interval.read(domain)
-        if not math.isinf(interval.low):
-            low = max(int(info.min), math.ceil(interval.low))
-        if not math.isinf(interval.high):
-            high = min(int(info.max), math.floor(interval.high))
+def _is_fine(values: _A, interval: Interval) -> _A:
+    wide = values if values.dtype.itemsize >= 4 else values.astype(np.float32)  # short dtypes compare in float32
+    low = wide >= interval.low if interval.low_closed else wide > interval.low
+    high = wide <= interval.high if interval.high_closed else wide < interval.high
+    fine: _A = low & high & (wide != 0)
+    return fine
+
+
+def _aside(interval: Interval) -> float:
+    """A value of the domain that is not 0 and lies off its ends."""
+    low, high = interval.low, interval.high
+    if math.isinf(low) and math.isinf(high):
+        return _ASIDE
+    if math.isinf(low):
+        return high - _ASIDE if high != _ASIDE else high - 2 * _ASIDE
+    if math.isinf(high):
+        return low + _ASIDE if low != -_ASIDE else low + 2 * _ASIDE
+    middle = low + (high - low) / 2
+    return middle if middle != 0 else high / 2
+
+
+def _integers(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, interval: Interval) -> jax.Array:
+    info = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # jax has no types for it
+    low, high = _whole(interval)
+    low, high = max(low, int(info.min)), min(high, int(info.max), _INT32_MAX - 1)
     if low > high or low == high == 0:
-        raise ValueError(f"domain {domain!r} holds no integer but 0 of dtype {dtype.name}")
-    values = jax.random.randint(key, shape, low, min(high + 1, 2**31 - 1), jnp.int32)
+        raise ValueError(f"domain {interval} holds no {dtype} but 0")
+    values = jax.random.randint(key, shape, low, high + 1, jnp.int32)
     return jnp.where(values == 0, high if high != 0 else low, values).astype(dtype)
+
+
+def _whole(interval: Interval) -> tuple[int, int]:
+    """The least and the greatest integer to draw."""
+    low, high = interval.low, interval.high
+    if math.isinf(low) and math.isinf(high):
+        return -_SPAN, _SPAN
+    if math.isinf(low):
+        last = _last(high, interval.high_closed)
+        return last - _SPAN, last
+    first = -_last(-low, interval.low_closed)
+    return first, first + _SPAN if math.isinf(high) else _last(high, interval.high_closed)
+
+
+def _last(end: float, closed: bool) -> int:
+    """The greatest integer up to `end`."""
+    whole = math.floor(end)
+    return whole if closed or whole < end else whole - 1

@@ -13,12 +13,14 @@ from tops_workloads.distributions import draw
 class Workload:
     """One row of the manifest at one choice of dtypes. Has shapes and values, and no opinion on results."""
 
+    __slots__ = ("_case",)
+
     def __init__(self, case: Case) -> None:
         self._case = case
 
     @property
     def case(self) -> Case:
-        """The row."""
+        """The row. `Workload(workload.case.fit(max_bytes))` is the nearest copy that fits a machine."""
         return self._case
 
     @property
@@ -44,16 +46,28 @@ class Workload:
           key: a JAX random key. Each input folds its own name into it, so its values do not depend on which others are given.
         Returns: arrays of the row's shapes and dtypes with values in each input's domain (`tops_workloads.distributions`).
         """
+        op = self._case.op
         return {
-            name: draw(jax.random.fold_in(key, zlib.crc32(name.encode())), spec.shape, spec.dtype, self._domain(name))
+            name: draw(_fold(key, name), spec.shape, spec.dtype, op.input(name).domain)
             for name, spec in self._case.inputs().items()
         }
 
-    def _domain(self, name: str) -> str | None:
-        return self._case.op.input(name).domain
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Workload) and self._name() == other._name()
+
+    def __hash__(self) -> int:
+        return hash(self._name())
+
+    def _name(self) -> tuple[str, str]:
+        return self._case.op.name, self._case.label
 
     def __repr__(self) -> str:
         return f"Workload({self._case.op.name}, {self._case.label})"
+
+
+def _fold(key: jax.Array, name: str) -> jax.Array:
+    """A key of its own for each name, the same in every process (Python's hash of a string is not)."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def workloads(op: str, which: Pass | None = None) -> tuple[Workload, ...]:
