@@ -14,6 +14,7 @@ from tops_bench import cli, environments, figures, records, roofline, rows, runn
 from tops_bench.figures import Figure
 from tops_bench.machine import machine
 from tops_bench.roofline import Ceilings
+from tops_workloads import Room
 
 _COMMANDS = ("run", "compare", "report", "figures", "ceilings")
 _RUN = ["run", "rms_norm", "--pass", "fwd", "--workload", "llama-3.1-70b-decode", "--quick", "--rounds", "2"]
@@ -26,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         machine(), {"float32": 1e11, "bfloat16": 1e11, "int8": 1e11}, {1: 1e12}, "chained loop", "2026-01-01"
     )
     monkeypatch.setattr(roofline, "measure", lambda *_: found)
-    monkeypatch.setattr(rows, "room", lambda quick: rows.Room(1 << 16, 1e6))
+    monkeypatch.setattr(rows, "room", lambda quick: Room(1 << 16, 1e6))
 
 
 def _strict(text: str) -> Any:

@@ -15,7 +15,7 @@ from tops_bench.machine import Machine, machine
 from tops_bench.roofline import Ceilings
 from tops_bench.timing import Effort
 from tops_manifest.workloads import Case, cases
-from tops_workloads import Workload
+from tops_workloads import Room, Workload
 
 _EFFORT = Effort(rounds=2, sample_seconds=0.001)
 _OPS = [op for op in tops_manifest.ops() if op.status == "implemented"]
@@ -30,7 +30,7 @@ def ceilings() -> Ceilings:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "room", lambda quick: rows.Room(1 << 16, 1e6))
+    monkeypatch.setattr(rows, "room", lambda quick: Room(1 << 16, 1e6))
 
 
 def _run(job: running.Job, ceilings: Ceilings) -> Any:
@@ -68,7 +68,7 @@ def test_a_row_too_large_is_skipped_with_the_reason_and_a_marked_copy_stands_in(
 
 
 def test_a_row_that_no_copy_of_fits_is_skipped_alone(ceilings: Ceilings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "room", lambda quick: rows.Room(16, 1e6))
+    monkeypatch.setattr(rows, "room", lambda quick: Room(16, 1e6))
     record = _run(running.Job(cases("rms_norm")[0], "fwd"), ceilings)
     [row] = record.rows
     assert (row.status, row.contender) == ("skipped", "")

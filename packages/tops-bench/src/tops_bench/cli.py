@@ -53,4 +53,5 @@ def _aot() -> tuple[Command | None, str]:
         from tops_bench.aot import command
     except ImportError as error:
         return None, str(error)
-    return command, ""
+    found: Command = command
+    return found, ""

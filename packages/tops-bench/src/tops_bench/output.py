@@ -11,6 +11,7 @@ from rich.table import Table
 from tops_bench import files
 from tops_bench.records import Record, Row
 
+_CEILING_NOISE = 1.05  # a ceiling is a measurement too: this much above it is at it
 _PIPE_WIDTH = 200  # a pipe has no width of its own: a row a line
 
 
@@ -69,12 +70,16 @@ def rate(row: Row) -> str:
 
 
 def share(row: Row) -> str:
-    """Of the roofline. A row above it shows that the ceiling was measured too low, not a feat."""
+    """Of the roofline. A row well above it shows that the ceiling was measured too low, not a feat."""
     if row.efficiency is None:
         return "-"
-    if row.efficiency > 1.0:
+    if _is_over(row):
         return f"over ceiling x{row.efficiency:.2f}"
-    return f"{row.efficiency:.0%} {row.bound}"
+    return f"{min(row.efficiency, 1.0):.0%} {row.bound}"
+
+
+def _is_over(row: Row) -> bool:
+    return (row.efficiency or 0.0) > _CEILING_NOISE
 
 
 def spread(row: Row) -> str:
@@ -139,7 +144,7 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
         lines.append(f"method: {method}" + (f" ({'; '.join(notes)})" if notes else ""))
     unverified = sum(bool(row.unverified) for row in measured)
     failed = sum(row.status == "failed" for row in rows)
-    over = [row.label for row in measured if (row.efficiency or 0.0) > 1.0]
+    over = [row.label for row in measured if _is_over(row)]
     if over:
         lines.append(
             "some rows are over a ceiling: it was measured too low. `tops-bench ceilings --again` measures anew"

@@ -6,9 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tops_manifest.model import Pass
 from tops_manifest.workloads import Case
+
+_aval: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct  # jax does not annotate it
 
 
 def program(case: Case, which: Pass, function: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -46,16 +49,28 @@ def differentiable(case: Case) -> tuple[str, ...]:
     return tuple(name for name in case.op.vjp if name in specs and jnp.issubdtype(specs[name].dtype, jnp.floating))
 
 
-def cotangents(case: Case, key: jax.Array) -> Any:
-    """A standard normal one for every output, as jax.vjp takes them: a tuple, or one array where the op has one output."""
-    drawn = [
-        jax.random.normal(jax.random.fold_in(key, index), spec.shape, jnp.float32).astype(spec.dtype)
-        for index, spec in enumerate(case.outputs().values())
-    ]
-    return drawn[0] if len(drawn) == 1 else tuple(drawn)
+def cotangents(case: Case, seed: int) -> Any:
+    """A standard normal one for every output, as jax.vjp takes them: a tuple, or one array where the op has one output.
+    Drawn by NumPy: nothing is compiled for it."""
+    draw = np.random.default_rng(seed)
+    return _as_result(
+        [
+            jnp.asarray(draw.standard_normal(spec.shape, np.float32).astype(jnp.dtype(spec.dtype)))
+            for spec in case.outputs().values()
+        ]
+    )
 
 
-def arrays(case: Case, which: Pass, inputs: Mapping[str, jax.Array], key: jax.Array) -> Sequence[Any]:
+def cotangent_avals(case: Case) -> Any:
+    """Their shapes and dtypes."""
+    return _as_result([_aval(spec.shape, jnp.dtype(spec.dtype)) for spec in case.outputs().values()])
+
+
+def _as_result(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def arrays(case: Case, which: Pass, inputs: Mapping[str, jax.Array], seed: int) -> Sequence[Any]:
     """What `program` takes, in order."""
     values = [inputs[name] for name in case.inputs()]
-    return values if which == "fwd" else [cotangents(case, key), *values]
+    return values if which == "fwd" else [cotangents(case, seed), *values]

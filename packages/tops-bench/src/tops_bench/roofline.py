@@ -111,7 +111,7 @@ def read(source: Path, here: Machine) -> Ceilings | None:
         found = Ceilings(
             here,
             {str(dtype): float(rate) for dtype, rate in data["matmul"].items()},
-            {int(size): float(rate) for size, rate in data["copy"].items()},
+            dict(sorted((int(size), float(rate)) for size, rate in data["copy"].items())),
             str(data["method"]),
             str(data["measured"]),
         )

@@ -14,7 +14,7 @@ from tops_manifest import Op
 from tops_manifest.digest import contract_digest
 from tops_manifest.model import Pass
 from tops_manifest.workloads import Case, cases
-from tops_workloads import Workload
+from tops_workloads import Room, Workload
 
 Progress = Callable[[str], None]
 
@@ -55,14 +55,15 @@ def run(
     begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     within = rows.room(quick=quick)
     done: list[Row] = []
-    for job in wanted:
+    for index, job in enumerate(wanted):
         started(str(job))
+        if index and job.case.op != wanted[index - 1].case.op:
+            forget_compiled()  # the loops of an op are not needed again
 
         def progress(what: str, about: str = str(job)) -> None:
             started(f"{about}: {what}")
 
         done += _run(job, within, ceilings, effort, method, progress)
-        forget_compiled()  # a hundred compiled loops are not needed again
         finished()
     here = machine.machine()
     return Record(
@@ -77,7 +78,7 @@ def run(
 
 
 def _run(
-    job: Job, within: rows.Room, ceilings: Ceilings, effort: Effort, method: Method | None, progress: Progress
+    job: Job, within: Room, ceilings: Ceilings, effort: Effort, method: Method | None, progress: Progress
 ) -> Iterator[Row]:
     fitted = rows.fit(job.case, job.which, within)
     blank = _blank(job.case, job.which)
