@@ -61,7 +61,7 @@ def test_a_machine_that_got_faster_does_not_hide_a_slower_kernel(make_record: Ma
 
 
 def test_a_baseline_that_changed_is_no_control(make_record: Make, make_row: Make) -> None:
-    base, head = _with_control(make_row, 1.0, 1.0, "old"), _with_control(make_row, 1.2, 1.2, "new")
+    base, head = _with_control(make_row, 1.0, 1.0, "old"), _with_control(make_row, 1.0, 1.2, "new")
     assert _verdicts(make_record(*base), make_record(*head)) == {"xla": "slower"}
 
 

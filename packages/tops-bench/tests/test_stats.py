@@ -30,6 +30,7 @@ def test_the_interval_holds_the_median_and_lies_within_the_samples(samples: list
         (5, 1, 5, 15 / 16),
         (6, 1, 6, 31 / 32),
         (7, 1, 7, 63 / 64),
+        (8, 1, 8, 127 / 128),
         (9, 2, 8, 0.9609375),
         (15, 4, 12, 0.96484375),
     ],
