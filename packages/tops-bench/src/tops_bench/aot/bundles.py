@@ -18,6 +18,7 @@ _PREDICATE = re.compile(r"^\s*(?:\[thread:\$\d+\]\s*)?\((!?)%(\w+)\)")
 _LATE_PREDICATE = re.compile(r"\((!?)%(p\w+)\)\s*(?:,|$|target)")
 _START = re.compile(r"Start(?:/End empty)? region (\d+)")
 _TARGET = re.compile(r"target = \$region(\d+)")
+_MARK = re.compile(r"/\*|[{}]")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
@@ -109,21 +110,21 @@ def _joined(text: str) -> Iterator[str]:
 
 def _split_body(text: str) -> tuple[str, bool, str]:
     """What is between the braces, whether they close, and what comes after. Comments may hold braces."""
-    at, depth = 0, 1
-    while at < len(text):
-        if text.startswith("/*", at):
-            end = text.find("*/", at)
-            if end < 0:
-                return text, False, ""
-            at = end + 2
+    depth, end_of_comment = 1, 0
+    for match in _MARK.finditer(text):
+        at, mark = match.start(), match.group()
+        if at < end_of_comment:
             continue
-        if text[at] == "{":
+        if mark == "/*":
+            end_of_comment = text.find("*/", at) + 2
+            if end_of_comment < 2:
+                break
+        elif mark == "{":
             depth += 1
-        elif text[at] == "}":
+        else:
             depth -= 1
             if depth == 0:
                 return text[:at], True, text[at + 1 :]
-        at += 1
     return text, False, ""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, SingleDeviceSharding, use_abstract_mesh
 
-from tops_bench.aot import dumps, estimate, hlo
+from tops_bench.aot import dumps, estimate, hlo, prefetch
 from tops_bench.aot.bundles import DumpError
 from tops_bench.aot.pallas import chip_info
 from tops_bench.aot.targets import Chip, Target, chip_from_info
@@ -20,7 +20,8 @@ Function = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """One program of the compiled whole. cycles: the kernel's own schedule, or XLA's estimate for what XLA made."""
+    """One program of the compiled whole. seconds: from its schedule; from XLA's estimate where XLA made it and the schedule
+    cannot be followed exactly."""
 
     name: str
     kind: str  # "kernel" | "xla" | "copy"
@@ -37,8 +38,10 @@ class Compiled:
     """What one compile gave. seconds: of the whole program, estimated from its schedule; bytes: moved to and from HBM."""
 
     target: str
+    chip: Chip
     seconds: float
     seconds_low: float
+    xla_seconds: float  # the same with XLA's own estimated_cycles for what XLA made: see docs/aot.md on its faults
     dma_bytes: int
     code_bytes: int
     temp_bytes: int
@@ -53,21 +56,20 @@ class Compiled:
         return tuple(part.kernel for part in self.parts if part.kind == "kernel" and part.kernel is not None)
 
 
-def chip(target: Target) -> Chip:
-    """A TPU's numbers as jax has them."""
-    device = _device(target)
-    with use_abstract_mesh(Mesh(np.array([device]), ("x",)).abstract_mesh):
-        return chip_from_info(device.device_kind, chip_info())
-
-
 def _device(target: Target) -> Any:
     return topologies.get_topology_desc(platform="tpu", topology_name=target.topology).devices[0]
 
 
 def compile_tpu(
-    function: Function, avals: Sequence[Any], keywords: Mapping[str, Any], target: Target, folder: Path
+    function: Function,
+    avals: Sequence[Any],
+    keywords: Mapping[str, Any],
+    target: Target,
+    folder: Path,
+    known: Mapping[int, np.ndarray] | None = None,
 ) -> Compiled:
-    """`avals`: pytrees of ShapeDtypeStruct, positional. Raises what tracing, lowering or the compiler raises, or DumpError."""
+    """`avals`: pytrees of ShapeDtypeStruct, positional; `known`: values of flat inputs that control flow may hang on, by index.
+    Raises what tracing, lowering or the compiler raises, or DumpError."""
     device = _device(target)
     here = SingleDeviceSharding(device)
     placed = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=here), tuple(avals))
@@ -77,8 +79,9 @@ def compile_tpu(
         numbers = chip_from_info(device.device_kind, chip_info())
         traced = jax.jit(function, out_shardings=here).trace(*placed, **keywords)
         compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+    prefetched = prefetch.operands(traced.jaxpr, known or {})
     memory = compiled.memory_analysis()
-    parts, notes = _parts(_scheduled_hlo(compiled, folder), folder, target, numbers)
+    parts, notes = _parts(_scheduled_hlo(compiled, folder), folder, target, numbers, prefetched)
     moved = sum(part.kernel.dma_bytes * part.times for part in parts if part.kernel is not None)
     moved += sum(_copy_bytes(part, numbers) for part in parts if part.kind == "copy")
     floor = moved / numbers.hbm_bytes_per_second
@@ -87,6 +90,8 @@ def compile_tpu(
     )
     return Compiled(
         target=target.name,
+        chip=numbers,
+        xla_seconds=sum(_by_xla(part, numbers) for part in parts if part.kind != "copy"),
         seconds=max(busy, floor),
         seconds_low=min(busy_low, max(busy, floor)),
         dma_bytes=moved,
@@ -98,6 +103,12 @@ def compile_tpu(
         notes=tuple(notes),
         exact=all(part.kernel is None or part.kernel.exact for part in parts if part.kind == "kernel"),
     )
+
+
+def _by_xla(part: Part, chip: Chip) -> float:
+    if part.kind == "xla" and part.estimated_cycles is not None:
+        return part.estimated_cycles * part.times / chip.clock
+    return part.seconds
 
 
 def _copy_bytes(part: Part, chip: Chip) -> int:
@@ -112,7 +123,9 @@ def _scheduled_hlo(compiled: Any, folder: Path) -> str:
         return dumps.hlo(folder)
 
 
-def _parts(text: str, folder: Path, target: Target, chip: Chip) -> tuple[list[Part], list[str]]:
+def _parts(
+    text: str, folder: Path, target: Target, chip: Chip, prefetched: list[tuple[str, prefetch.Words]]
+) -> tuple[list[Part], list[str]]:
     dumped = set(dumps.program_names(folder))
     parts, notes = [], []
     for instruction in hlo.instructions(text):
@@ -120,18 +133,21 @@ def _parts(text: str, folder: Path, target: Target, chip: Chip) -> tuple[list[Pa
             seconds = instruction.bytes_moved * instruction.times / chip.hbm_bytes_per_second
             parts.append(Part(instruction.name, "copy", instruction.times, seconds, seconds, None, None))
         elif instruction.is_kernel or instruction.name in dumped or instruction.estimated_cycles is not None:
-            parts.append(_part(instruction, folder, target, chip, instruction.name in dumped))
+            words = prefetch.of_instruction(instruction, prefetched) if instruction.is_kernel else {}
+            parts.append(_part(instruction, folder, target, chip, words, is_dumped=instruction.name in dumped))
     for part in parts:
         if part.note:
             notes.append(f"{part.name}: {part.note}")
     return parts, notes
 
 
-def _part(instruction: hlo.Instruction, folder: Path, target: Target, chip: Chip, is_dumped: bool) -> Part:
+def _part(
+    instruction: hlo.Instruction, folder: Path, target: Target, chip: Chip, words: prefetch.Words, *, is_dumped: bool
+) -> Part:
     figures, note = None, ""
     if is_dumped:
         try:
-            figures = estimate.kernel(dumps.read(folder, instruction.name), target, chip)
+            figures = estimate.kernel(dumps.read(folder, instruction.name), target, chip, words)
         except DumpError as error:
             if instruction.is_kernel:
                 raise
@@ -140,10 +156,10 @@ def _part(instruction: hlo.Instruction, folder: Path, target: Target, chip: Chip
         raise DumpError(f"{instruction.name}: compiled, but libtpu dumped no schedule of it")
     times = instruction.times
     kind = "kernel" if instruction.is_kernel else "xla"
-    if kind == "xla" and instruction.estimated_cycles is not None:
-        seconds = low = instruction.estimated_cycles / chip.clock
-    elif figures is not None:
+    if figures is not None and (kind == "kernel" or figures.exact or instruction.estimated_cycles is None):
         seconds, low = figures.seconds, figures.seconds_low
+    elif instruction.estimated_cycles is not None:
+        seconds = low = instruction.estimated_cycles / chip.clock
     else:
         seconds = low = 0.0
         note = note or "neither a schedule nor an estimate: counted as nothing"

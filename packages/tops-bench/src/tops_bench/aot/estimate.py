@@ -9,6 +9,7 @@ The second term is the pipeline's ends: of `steps` equal steps, one's shorter pa
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from tops_bench.aot import follow
 from tops_bench.aot.bundles import Bundle, Listing, Op
@@ -30,8 +31,6 @@ _WIDTH = {
     "u4": 4,
 }
 _UNIT = re.compile(r"\.mxu(\d)")
-_GRANULES = re.compile(r"size_in_granules=\*/\s*(\d+)")
-_HBM = ("hbm",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,12 +82,9 @@ def matmul_bits(op: Op) -> int | None:
     return next((_WIDTH[part] for part in op.mnemonic.split(".") if part in _WIDTH), 32)
 
 
-def transfer_bytes(op: Op, target: Target) -> int:
-    """Bytes that a DMA moves to or from HBM; 0 for one within the chip, or of a size that is not a constant."""
-    if not any(space in op.mnemonic for space in _HBM):
-        return 0
-    match = _GRANULES.search(op.comment)
-    return int(match.group(1)) * target.granule if match else 0
+def reaches_hbm(op: Op) -> bool:
+    """Whether a DMA moves bytes to or from HBM, not within the chip. XLA's general ones, whose ends are not named, do."""
+    return "hbm" in op.mnemonic or op.mnemonic == "dma.general"
 
 
 def mxu_cycles(listing: Listing, counts: tuple[int, ...], chip: Chip) -> float:
@@ -114,9 +110,11 @@ def _occupancy(bundle: Bundle, chip: Chip) -> list[tuple[str, float]]:
     return result
 
 
-def kernel(dump: Dump, target: Target, chip: Chip) -> KernelFigures:
-    """Raises DumpError where the schedule cannot be followed."""
-    trace = follow.follow(dump.listing, target.delay_slots)
+def kernel(
+    dump: Dump, target: Target, chip: Chip, operands: Mapping[int, Sequence[int]] | None = None
+) -> KernelFigures:
+    """`operands`: as follow.follow takes them. Raises DumpError where the schedule cannot be followed."""
+    trace = follow.follow(dump.listing, target.delay_slots, operands=operands)
     return figures(dump, trace, target, chip)
 
 
@@ -125,9 +123,10 @@ def figures(dump: Dump, trace: Trace, target: Target, chip: Chip) -> KernelFigur
     cores = chip.cores if _splits_cores(listing) else 1
     high, low = sum(trace.counts), sum(trace.low_counts)
     occupied, occupied_low = (mxu_cycles(listing, counts, chip) for counts in (trace.counts, trace.low_counts))
-    moved = sum(transfer_bytes(op, target) * times for _, op, times, _ in trace.dma_runs) * cores
-    moved_low = sum(transfer_bytes(op, target) * times for _, op, _, times in trace.dma_runs) * cores
-    steps = max((times for _, op, times, _ in trace.dma_runs if transfer_bytes(op, target)), default=1)
+    outward = [one for one in trace.transfers if reaches_hbm(one.op)]
+    moved = sum(one.granules for one in outward) * target.granule * cores
+    moved_low = sum(one.granules_low for one in outward) * target.granule * cores
+    steps = max((one.runs for one in outward), default=1)
     cycles, cycles_low = max(high, occupied), max(low, occupied_low)
     seconds, seconds_low = _time(cycles, moved, steps, chip), _time(cycles_low, moved_low, steps, chip)
     used = utilization(dump, trace)

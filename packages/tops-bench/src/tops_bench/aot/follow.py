@@ -6,6 +6,7 @@ prefetched operand, a loop whose bound comes in) cannot: such a region is counte
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from tops_bench.aot import scalar
 from tops_bench.aot.bundles import DumpError, Listing, Op, branch_target
@@ -30,12 +31,26 @@ class Trace:
     counts: tuple[int, ...]
     low_counts: tuple[int, ...]
     loops: tuple[Loop, ...]
-    dma_runs: tuple[tuple[int, Op, int, int], ...]  # (bundle, op, times issued, least times)
+    transfers: tuple["Transfer", ...]
     complete: bool  # False: cut at MAX_STEPS and scaled up
 
     @property
     def exact(self) -> bool:
         return self.complete and self.counts == self.low_counts and all(loop.known for loop in self.loops)
+
+
+@dataclasses.dataclass(slots=True)
+class Transfer:
+    """A DMA of the schedule, over the whole run."""
+
+    bundle: int
+    op: Op
+    size: scalar.Read
+    runs: int = 0  # times issued, and at least
+    runs_low: int = 0
+    granules: int = 0
+    granules_low: int = 0
+    unknown: int = 0  # times issued with a size that is not known, counted as nothing
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,11 +63,14 @@ class _Block:
     target: int
     before: tuple[scalar.Step, ...]  # up to the branch, which is included
     after: tuple[scalar.Step, ...]  # in its delay slots
-    dmas: tuple[tuple[int, Op, int], ...]  # bundle, op, how many of `before` run ahead of it
+    transfers: tuple[tuple[Transfer, int], ...]  # and how many of `before` run ahead of it
 
 
 class _Follower:
-    def __init__(self, listing: Listing, delay_slots: int, max_steps: int) -> None:
+    def __init__(
+        self, listing: Listing, delay_slots: int, max_steps: int, operands: Mapping[int, Sequence[int]]
+    ) -> None:
+        self.operands = operands
         self.bundles, self.delay, self.max_steps = listing.bundles, delay_slots, max_steps
         self.starts = listing.region_starts()
         self.branches = [
@@ -65,8 +83,10 @@ class _Follower:
         self.blocks: dict[int, _Block] = {}
         self.runs: Counter[tuple[int, int]] = Counter()  # [first, last] of what ran
         self.low_runs: Counter[tuple[int, int]] = Counter()
-        self.dma_runs: Counter[tuple[int, int]] = Counter()  # (bundle, op's place among the DMAs) -> issued
-        self.dma_low: Counter[tuple[int, int]] = Counter()
+        self.transfers_at = [
+            tuple(Transfer(at, op, scalar.granules(op)) for op in bundle.ops if is_transfer(op))
+            for at, bundle in enumerate(self.bundles)
+        ]
         self.back: Counter[tuple[int, int]] = Counter()  # (header, branch) -> times taken
         self.entered: Counter[tuple[int, int]] = Counter()
         self.unknown_exits: set[tuple[int, int]] = set()
@@ -88,22 +108,17 @@ class _Follower:
             target = self.starts[region]
             last = min(at + self.delay, len(self.bundles) - 1)
         before: list[scalar.Step] = []
-        dmas: list[tuple[int, Op, int]] = []
+        transfers: list[tuple[Transfer, int]] = []
         for index in range(first, at + 1):
-            dmas += [(index, op, len(before)) for op in self.bundles[index].ops if is_transfer(op)]
+            transfers += [(one, len(before)) for one in self.transfers_at[index]]
             before += self.steps_at[index]
         after = [step for index in range(at + 1, last + 1) for step in self.steps_at[index]]
-        dmas += [
-            (index, op, len(before))
-            for index in range(at + 1, last + 1)
-            for op in self.bundles[index].ops
-            if is_transfer(op)
-        ]
-        return _Block(first, last, branch, target, tuple(before), tuple(after), tuple(dmas))
+        transfers += [(one, len(before)) for index in range(at + 1, last + 1) for one in self.transfers_at[index]]
+        return _Block(first, last, branch, target, tuple(before), tuple(after), tuple(transfers))
 
     def run(self) -> bool:
         """Whether it came to the program's end."""
-        state = scalar.State()
+        state = scalar.State(arrays={f"operand{index}": words for index, words in self.operands.items()})
         at, steps = 0, 0
         doubt: list[tuple[int, scalar.State]] = []  # regions entered undecided: where they end, the state before
         while at < len(self.bundles):
@@ -116,7 +131,7 @@ class _Follower:
             self.runs[block.first, block.last] += 1
             if not doubt:
                 self.low_runs[block.first, block.last] += 1
-            self._dmas(block, state, not doubt)
+            self._straight(block, state, not doubt)
             if block.branch is None:
                 return True
             taken = True if block.branch.predicate is None else scalar.holds(state, block.branch.predicate)
@@ -125,18 +140,27 @@ class _Follower:
             at = self._next(block, taken, state, doubt)
         return True
 
-    def _dmas(self, block: _Block, state: scalar.State, certain: bool) -> None:
+    def _straight(self, block: _Block, state: scalar.State, certain: bool) -> None:
+        """The ops up to the branch, and the DMAs among them."""
         done = 0
-        for index, op, ahead in block.dmas:
+        for one, ahead in block.transfers:
             for step in block.before[done:ahead]:
                 step(state)
             done = ahead
-            held = True if op.predicate is None else scalar.holds(state, op.predicate)
-            place = self.bundles[index].ops.index(op)
-            if held is not False:
-                self.dma_runs[index, place] += 1
+            held = True if one.op.predicate is None else scalar.holds(state, one.op.predicate)
+            if held is False:
+                continue
+            size = one.size(state)
+            known = size if isinstance(size, int) else 0
+            one.runs += 1
+            one.granules += known
+            one.unknown += not isinstance(size, int)
             if held and certain:
-                self.dma_low[index, place] += 1
+                one.runs_low += 1
+                one.granules_low += known
+            fetch = scalar.prefetch(one.op)
+            if fetch is not None:
+                fetch(state)
         for step in block.before[done:]:
             step(state)
 
@@ -155,7 +179,7 @@ class _Follower:
         elif taken:
             return block.target
         elif taken is None and not (doubt and block.target > doubt[-1][0]):
-            doubt.append((block.target, scalar.State(dict(state.scalars), dict(state.memory), state.fifo.copy())))
+            doubt.append((block.target, state.copy()))
         return block.last + 1
 
 
@@ -174,19 +198,22 @@ def _merge(state: scalar.State, before: scalar.State) -> None:
             state.memory[slot] = None
 
 
-def follow(listing: Listing, delay_slots: int, max_steps: int = MAX_STEPS) -> Trace:
-    """Runs the control flow from the first bundle to the last. Raises DumpError for a branch to nowhere."""
-    follower = _Follower(listing, delay_slots, max_steps)
+def follow(
+    listing: Listing,
+    delay_slots: int,
+    max_steps: int = MAX_STEPS,
+    operands: Mapping[int, Sequence[int]] | None = None,
+) -> Trace:
+    """Runs the control flow from the first bundle to the last. `operands`: words of the program's operands that are known,
+    by index (what a kernel prefetches to scalar memory). Raises DumpError for a branch to nowhere."""
+    follower = _Follower(listing, delay_slots, max_steps, operands or {})
     complete = follower.run()
     counts, low = _per_bundle(follower.runs, len(listing.bundles)), _per_bundle(follower.low_runs, len(listing.bundles))
     loops = []
     for (header, last), times in sorted((follower.back + follower.entered).items()):
         loops.append(Loop(header, last, times, (header, last) not in follower.unknown_exits))
-    dmas = [
-        (at, listing.bundles[at].ops[place], times, follower.dma_low[at, place])
-        for (at, place), times in sorted(follower.dma_runs.items())
-    ]
-    return Trace(counts, low, tuple(loops), tuple(dmas), complete)
+    transfers = tuple(one for ones in follower.transfers_at for one in ones if one.runs)
+    return Trace(counts, low, tuple(loops), transfers, complete)
 
 
 def _per_bundle(runs: Counter[tuple[int, int]], size: int) -> tuple[int, ...]:

@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from tops_bench.baselines import matmul as matmul_baseline
-
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -35,12 +33,14 @@ def _matmul(config: str) -> Callable[..., Any]:
     ) -> jax.Array:
         from jax.experimental.pallas.ops.tpu.matmul import matmul
 
+        from tops_bench.baselines.matmul import _finish
+
         if b.ndim != 2:
             raise NotImplementedError("jax.experimental.pallas.ops.tpu.matmul takes no batch of right operands")
         flat = a.reshape(-1, a.shape[-1])
         dtype = out_dtype or (jnp.float32 if bias is not None or activation != "none" else a.dtype)
         y = matmul(flat, b, block_shape=(block_m, block_n), block_k=block_k, out_dtype=jnp.dtype(dtype))
-        return matmul_baseline._finish(a, y.reshape(*a.shape[:-1], b.shape[-1]), bias, activation, out_dtype)
+        return _finish(a, y.reshape(*a.shape[:-1], b.shape[-1]), bias, activation, out_dtype)
 
     return function
 

@@ -2,7 +2,8 @@
 
     python -m tops_bench.aot.probe kernel.py:subject --target v5e,v6e
 
-`subject()` returns (function, avals): avals a sequence of jax.ShapeDtypeStruct.
+`subject()` returns (function, avals): avals a sequence of jax.ShapeDtypeStruct. A third item {index: array} gives values of flat
+inputs that the control flow hangs on (group sizes, page tables).
 """
 
 import argparse
@@ -46,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # One process, one dump folder: libtpu reads these as it is loaded, at the first topology.
         os.environ.update(toolchain.environment("tpu", folder))
         jax.config.update("jax_platforms", "cpu")  # jax may have read its variables already
-        function, avals = _load(args.subject)()
+        function, avals, *rest = _load(args.subject)()
         from tops_bench.aot import compiling, files
 
         for name in names:
             if not args.keep:
                 files.remove(folder)
-            results.append(compiling.compile_tpu(function, avals, {}, target(name), folder))
+            results.append(compiling.compile_tpu(function, avals, {}, target(name), folder, rest[0] if rest else None))
     if args.json:
         sys.stdout.write(json.dumps([dataclasses.asdict(result) for result in results]) + "\n")
     else:

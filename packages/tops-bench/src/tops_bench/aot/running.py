@@ -1,13 +1,12 @@
 """Compiles planned rows in children, a platform at a time, with a bar on stderr."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tops_bench import output
 from tops_bench.aot import children, matrix, targets, toolchain
 from tops_bench.aot.children import Answer
 from tops_bench.aot.matrix import Planned, Row
-from tops_bench.aot.targets import Chip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,10 +19,9 @@ class ToolchainError(Exception):
     """A compiler that is not installed, or does not start; the message has the command."""
 
 
-def answers(planned: Sequence[Planned], settings: Settings) -> tuple[list[Answer], dict[str, Chip]]:
-    """Each row's answer, in order, and the numbers of the TPUs asked for. Raises ToolchainError."""
+def answers(planned: Sequence[Planned], settings: Settings) -> list[Answer]:
+    """Each row's answer, in order. Raises ToolchainError."""
     result: list[Answer] = [{} for _ in planned]
-    chips: dict[str, Chip] = {}
     for platform in ("tpu", "cuda"):
         indices = [at for at, one in enumerate(planned) if targets.target(one.target).platform == platform]
         if not indices:
@@ -35,8 +33,6 @@ def answers(planned: Sequence[Planned], settings: Settings) -> tuple[list[Answer
             children.pool(platform, count=settings.count, limit=settings.limit) as pool,
             output.progress(f"compiling for {platform}", len(indices)) as (say, step),
         ):
-            if platform == "tpu":
-                chips |= _chips(pool, dict.fromkeys(planned[at].target for at in indices))
 
             def done(at: int, _: Answer, indices: Sequence[int] = indices) -> None:
                 one = planned[indices[at]]
@@ -45,20 +41,9 @@ def answers(planned: Sequence[Planned], settings: Settings) -> tuple[list[Answer
 
             for at, answer in zip(indices, pool.run([planned[at].job for at in indices], done), strict=True):
                 result[at] = answer
-    return result, chips
-
-
-def _chips(pool: children.Pool, names: Mapping[str, None]) -> dict[str, Chip]:
-    asked = pool.run([{"kind": "chip", "target": name} for name in names])
-    found = {}
-    for name, answer in zip(names, asked, strict=True):
-        if "chip" not in answer:
-            raise ToolchainError(f"{name}: libtpu does not describe it: {next(iter(answer.values()), 'no answer')}")
-        found[name] = Chip(**answer["chip"])
-    return found
+    return result
 
 
 def rows(planned: Sequence[Planned], settings: Settings) -> list[Row]:
     """Compiles and reads every row. Raises ToolchainError."""
-    given, chips = answers(planned, settings)
-    return [matrix.row(one, answer, chips.get(one.target)) for one, answer in zip(planned, given, strict=True)]
+    return [matrix.row(one, answer) for one, answer in zip(planned, answers(planned, settings), strict=True)]

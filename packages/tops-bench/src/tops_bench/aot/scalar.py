@@ -8,14 +8,27 @@ import dataclasses
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tops_bench.aot.bundles import Op, register
 
-Value = int | None
+
+class Pointer(NamedTuple):
+    """An address that is known: a scalar-memory allocation, or an operand of the program; `offset` in words."""
+
+    base: str
+    offset: int
+
+
+Value = int | Pointer | None
 Read = Callable[["State"], Value]
 Step = Callable[["State"], None]
 
-_SLOT = re.compile(r"\[smem:\[(#allocation\d+)(?:_spill)?(?:\s*\+\s*(\$?[\w%]+))?\]\]")
+_SLOT = re.compile(r"\[smem:\[([^\]]*)\]\]")
+_INDEX = re.compile(r"index: (\d+), kind: input")
+_SOURCE = re.compile(r"/\*(?:vmem|hbm|smem)=\*/(%\w+)")
+_DESTINATION = re.compile(r"/\*smem=\*/(%\w+|\[#allocation\d+\])")
+_GRANULES = re.compile(r"size_in_granules=\*/\s*(%?\w+)")
 _OPERAND = re.compile(r"(!?)%(\w+)|(-?\d+)|\[(#allocation\d+)[^\]]*\]")
 _READ = re.compile(r"%([sp]\d*_[sp]\d+)")
 _SELECT = re.compile(r"^\s*\((!?)%(\w+),\s*%(\w+)\)\s*,\s*(.*)$")
@@ -27,6 +40,12 @@ class State:
     scalars: dict[str, Value] = dataclasses.field(default_factory=dict)  # s registers and p registers (0 or 1)
     memory: dict[str, Value] = dataclasses.field(default_factory=dict)  # scalar memory at addresses that are constants
     fifo: deque[Value] = dataclasses.field(default_factory=deque)  # results of a division
+    arrays: dict[str, Sequence[int]] = dataclasses.field(
+        default_factory=dict
+    )  # base of a Pointer -> words, where known
+
+    def copy(self) -> "State":
+        return State(dict(self.scalars), dict(self.memory), self.fifo.copy(), dict(self.arrays))
 
 
 def _signed(value: int) -> int:
@@ -135,12 +154,23 @@ def _read(arguments: list[str], at: int) -> Read:
     if match and match.group(3):
         number = int(match.group(3))
         return lambda state: number
+    if match and match.group(4):
+        pointer = Pointer(match.group(4), 0)
+        return lambda state: pointer
     return lambda state: None
 
 
 def _value(op: Op, name: str, arguments: list[str]) -> Read:
     kind, _, rest = name.partition(".")
     first, second = _read(arguments, 0), _read(arguments, 1)
+    if kind == "inlined_call_operand":
+        return _operand(op)
+    if kind == "int_to_ptr":
+        return first
+    if name == "scalar_lea.smem":
+        return _offset(first, second)
+    if kind in ("sshll", "sshrl", "sshra"):  # an address in other units is the same address
+        return _shift(_binary(_shifted(kind), first, second), first)
     if kind in _ARITHMETIC:
         function = _ARITHMETIC[kind]
         if kind in ("smin", "smax") and rest.startswith("u"):
@@ -174,8 +204,7 @@ def _value(op: Op, name: str, arguments: list[str]) -> Read:
     if name == "sld":
         if "core id" in op.comment:
             return lambda state: 0
-        slot = _slot(op.text)
-        return (lambda state: state.memory.get(slot)) if slot else (lambda state: None)
+        return _load(op.text)
     if name == "spop.drf":
         return lambda state: state.fifo.popleft() if state.fifo else None
     return lambda state: None
@@ -184,9 +213,68 @@ def _value(op: Op, name: str, arguments: list[str]) -> Read:
 def _binary(function: Callable[[int, int], int], first: Read, second: Read) -> Read:
     def value(state: State) -> Value:
         a, b = first(state), second(state)
-        return None if a is None or b is None else function(a, b)
+        return function(a, b) if isinstance(a, int) and isinstance(b, int) else None
 
     return value
+
+
+def _shifted(kind: str) -> Callable[[int, int], int]:
+    function = _ARITHMETIC[kind]
+    return lambda a, b: _signed(function(a, b))
+
+
+def _shift(value: Read, first: Read) -> Read:
+    def shifted(state: State) -> Value:
+        base = first(state)
+        return base if isinstance(base, Pointer) else value(state)
+
+    return shifted
+
+
+def _offset(first: Read, second: Read) -> Read:
+    def value(state: State) -> Value:
+        a, b = first(state), second(state)
+        if isinstance(b, Pointer):
+            a, b = b, a
+        return Pointer(a.base, a.offset + b) if isinstance(a, Pointer) and isinstance(b, int) else None
+
+    return value
+
+
+def _operand(op: Op) -> Read:
+    """An operand of the program: its value where it is one word that is known, else its address."""
+    match = _INDEX.search(op.text)
+    base = f"operand{match.group(1)}" if match else ""
+    is_word = op.mnemonic == "inlined_call_operand."  # "<no memory space>": handed over in a register
+
+    def value(state: State) -> Value:
+        if is_word:
+            words = state.arrays.get(base, ())
+            return words[0] if len(words) == 1 else None
+        return Pointer(base, 0) if base else None
+
+    return value
+
+
+def granules(op: Op) -> Read:
+    """The size of a DMA."""
+    match = _GRANULES.search(op.comment)
+    return _read([match.group(1)] if match else [], 0)
+
+
+def prefetch(op: Op) -> Step | None:
+    """What a DMA to scalar memory makes known: the words of an operand that are known. None for other DMAs."""
+    source, destination = _SOURCE.search(op.comment), _DESTINATION.search(op.comment)
+    if not op.mnemonic.endswith("_to_smem") or not source or not destination:
+        return None
+    read, write = _read([source.group(1)], 0), _read([destination.group(1)], 0)
+
+    def step(state: State) -> None:
+        origin, place = read(state), write(state)
+        if isinstance(origin, Pointer) and isinstance(place, Pointer) and origin.base in state.arrays:
+            state.arrays[place.base] = state.arrays[origin.base]
+
+    return step
 
 
 def _logic(name: str, first: Read, second: Read) -> Read:
@@ -207,13 +295,47 @@ def _readings(value: Value) -> tuple[bool, ...]:
     return (False, True) if value is None else (bool(value),)
 
 
+def _terms(text: str) -> list[str]:
+    match = _SLOT.search(text)
+    return [term.strip() for term in match.group(1).split("+")] if match else []
+
+
 def _slot(text: str) -> str | None:
     """A scalar-memory address that is a constant, as a key; None where a register takes part."""
-    match = _SLOT.search(text)
-    if not match or (match.group(2) and "%" in match.group(2)):
+    terms = _terms(text)
+    if not terms or any("%" in term for term in terms):
         return None
-    spill = "_spill" if "_spill]" in text or "_spill " in text else ""
-    return f"{match.group(1)}{spill}+{match.group(2) or 0}"
+    return "+".join([*terms[:1], *(term for term in terms[1:] if int(term.removeprefix("$"), 0))])
+
+
+def _load(text: str) -> Read:
+    """A word of scalar memory: what was stored at a constant address, or a word of an array that is known."""
+    slot = _slot(text)
+    readers = [_term(term) for term in _terms(text)]
+
+    def value(state: State) -> Value:
+        if slot is not None and slot in state.memory:
+            return state.memory[slot]
+        base, index = "", 0
+        for reader in readers:
+            part = reader(state)
+            if part is None:
+                return None
+            base, index = (part.base, index + part.offset) if isinstance(part, Pointer) else (base, index + part)
+        words = state.arrays.get(base, ())
+        return words[index] if 0 <= index < len(words) else None
+
+    return value
+
+
+def _term(term: str) -> Read:
+    if term.startswith("#"):
+        pointer = Pointer(term, 0)
+        return lambda state: pointer
+    if term.startswith("%"):
+        return _read([term], 0)
+    number = int(term.removeprefix("$"), 0)
+    return lambda state: number
 
 
 def _guarded(dest: str, value: Read, predicate: tuple[bool, str] | None) -> Step:
@@ -254,7 +376,7 @@ def _store(op: Op) -> Step | None:
 def _divide(first: Read, second: Read) -> Step:
     def step(state: State) -> None:
         a, b = first(state), second(state)
-        if a is None or not b:
+        if not isinstance(a, int) or not isinstance(b, int) or not b:
             state.fifo.extend((None, None))
         else:
             state.fifo.extend(divmod(a & _MASK, b & _MASK))

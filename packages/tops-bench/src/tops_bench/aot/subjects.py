@@ -59,7 +59,8 @@ def shapes(case: Case, which: Pass) -> tuple[Any, ...]:
     inputs = tuple(specs[name] for name in case.inputs())
     if which == "fwd":
         return inputs
-    return (jax.eval_shape(lambda key: passes.cotangents(case, key), jax.random.key(0)), *inputs)
+    given = tuple(jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in case.outputs().values())
+    return (given[0] if len(given) == 1 else given, *inputs)
 
 
 def configurations(case: Case, which: Pass, implementation: str, target: str) -> tuple[Any, ...]:

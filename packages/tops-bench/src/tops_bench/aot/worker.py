@@ -66,23 +66,10 @@ def _source_line(error: BaseException, text: str) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}" if frame is not None else ""
 
 
-def chip(name: str) -> dict[str, Any]:
-    """A target's numbers as JSON."""
-    from tops_bench.aot import compiling
-
-    return dataclasses.asdict(compiling.chip(targets.target(name)))
-
-
 def serve(source: TextIO, sink: TextIO, folder: Path) -> None:
     for line in source:
         job = json.loads(line)
-        if job["kind"] == "chip":
-            try:
-                result: dict[str, Any] = {"chip": chip(job["target"])}
-            except Exception as error:  # a broken installation: the parent prints it
-                result = {"fault": reason(error)}
-        else:
-            result = answer(job, folder)
+        result = answer(job, folder)
         sink.write(json.dumps(result) + "\n")
         sink.flush()
 
