@@ -8,6 +8,7 @@ import dataclasses
 import re
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,18 @@ def events_of(profile: jax.profiler.ProfileData) -> Iterable[Event]:
             if modules is None and not line.name.startswith("Stream"):
                 continue
             for event in line.events:
-                named = event.name if modules is not None else dict(event.stats).get("hlo_module")
+                named = event.name if modules is not None else _stats(event).get("hlo_module")
                 program = re.search(r"tops_bench_(?:turn|contender_\d+)", str(named))
                 if program:
                     yield Event(program[0], event.start_ns, event.start_ns + event.duration_ns)
+
+
+def _stats(event: jax.profiler.ProfileEvent) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        # On Python 3.13 jaxlib's binding of this type warns when it is first used, and aborts the process where warnings
+        # are errors (jaxlib 0.12).
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return dict(event.stats)
 
 
 def split(events: Iterable[Event]) -> list[tuple[str, float]]:
