@@ -181,7 +181,10 @@ def test_compare_of_two_environments_runs_both(
 ) -> None:
     monkeypatch.setattr(environments, "Child", _InProcess)
     argv = ["compare", sys.executable, sys.executable, *_RUN[1:], "--json"]
-    assert cli.main(argv) in (0, 1)  # whether this machine was steady meanwhile is not asked
+    assert cli.main(argv) == 0
+    [row] = _strict(capsys.readouterr().out)["rows"]
+    assert (row["how"], row["base_seconds"]) == ("same sources, same jax: not timed", None)
+    assert cli.main([*argv, "--all"]) in (0, 1)  # whether this machine was steady meanwhile is not asked
     [row] = _strict(capsys.readouterr().out)["rows"]
     assert (row["op"], row["contender"], row["how"]) == ("rms_norm", "xla", "one run, in turns")
     assert row["base_seconds"] > 0

@@ -25,7 +25,11 @@ class Side:
         self.asked: list[str] = []
 
     def hello(self) -> dict[str, Any]:
-        return {"implementations": {"rms_norm": self.change.get("implementations", ["xla"])}}
+        return {
+            "implementations": {"rms_norm": self.change.get("implementations", ["xla"])},
+            "sources": {"rms_norm": {"xla": self.change.get("source", str(id(self)))}},
+            "versions": {"jax": self.change.get("jax", "1")},
+        }
 
     def ask(self, request: Mapping[str, Any], /) -> dict[str, Any]:
         self.asked.append(str(request["do"]))
@@ -69,6 +73,15 @@ def test_a_slow_process_of_a_program_that_is_not_slow_is_no_fault() -> None:
     speeds = iter([1.2, 1.0])  # the first head process is unlucky
     [found], _ = _duel(_steady(1.0), lambda: _steady(next(speeds))())
     assert found.verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "timed"), [({}, False), ({"source": "other"}, True), ({"jax": "2"}, True), ({"source": None}, True)]
+)
+def test_what_compiles_to_the_same_program_is_not_timed(change: dict[str, Any], timed: bool) -> None:
+    [found], started = _duel(_steady(1.0, source="s"), _steady(9.0, **{"source": "s", **change}))
+    assert found.verdict == ("slower" if timed else "ok")
+    assert bool(started[0][1].asked) == timed
 
 
 @pytest.mark.parametrize(

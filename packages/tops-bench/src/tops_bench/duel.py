@@ -10,6 +10,9 @@ from tops_bench.timing import Effort, rotation
 from tops_bench.worker import case_data
 
 
+_COMPILERS = ("jax", "jaxlib", "numpy", "python")
+
+
 class Side(Protocol):
     """A worker, wherever it runs."""
 
@@ -32,6 +35,7 @@ def duel(
     effort: Effort,
     *,
     quick: bool,
+    even_same: bool = False,
     started: Callable[[str], None] = lambda _: None,
     finished: Callable[[], None] = lambda: None,
 ) -> tuple[Compared, ...]:
@@ -40,6 +44,7 @@ def duel(
     Args:
       start: gives a fresh worker of the side "base" or "head"; called again to confirm a regression, as two processes
         of one program may differ in speed for as long as they live (where their memory lies).
+      even_same: time what has the same sources and the same jax on both sides too; left out, it is ok untimed.
     """
     sides = {name: start(name) for name in ("base", "head")}
     hello = {name: side.hello() for name, side in sides.items()}
@@ -57,6 +62,9 @@ def duel(
             if implementation not in after:
                 result.append(Compared(*names, "gone", how="HEAD does not run it here"))
                 continue
+            if not even_same and _is_same(hello["base"], hello["head"], job.case.op.name, implementation):
+                result.append(Compared(*names, "ok", how="same sources, same jax: not timed"))
+                continue
             found = _compare(sides, small, implementation, effort)
             if found.verdict == "slower":
                 started(f"{job}: slower; once more, with fresh processes")
@@ -66,6 +74,13 @@ def duel(
             result.append(found)
         finished()
     return tuple(result)
+
+
+def _is_same(base: Mapping[str, Any], head: Mapping[str, Any], op: str, implementation: str) -> bool:
+    """Whether both sides compile the same program: the digest of the implementation's sources, and who compiles them."""
+    digests = [side["sources"][op].get(implementation) for side in (base, head)]
+    compilers = [{name: side["versions"].get(name) for name in _COMPILERS} for side in (base, head)]
+    return digests[0] is not None and digests[0] == digests[1] and compilers[0] == compilers[1]
 
 
 def _compare(sides: Mapping[str, Side], job: Job, implementation: str, effort: Effort) -> Compared:

@@ -27,6 +27,9 @@ def add_parser(subparsers: Subparsers) -> None:
     added.add_argument("--pass", dest="which", choices=(*PASSES, "both"), default="both", help="default: both")
     added.add_argument("--workload", metavar="NAME", help="one row of the manifest")
     added.add_argument("--rounds", type=int, metavar="N", help="samples a side")
+    added.add_argument(
+        "--all", action="store_true", help="time rows whose sources and jax are the same on both sides too"
+    )
     added.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -40,8 +43,10 @@ def run(args: argparse.Namespace) -> int:
             f"BASE {args.base} and HEAD {args.head}: one is a record; expected two records or two versions"
         )
     if base is None or head is None:
-        if args.ops or args.quick or args.workload or args.rounds:
-            raise UsageError("OP, --quick, --workload, --rounds: records are compared whole; they say what was run")
+        if args.ops or args.quick or args.workload or args.rounds or args.all:
+            raise UsageError(
+                "OP, --quick, --workload, --rounds, --all: records are compared whole; they say what was run"
+            )
         try:
             found = compare.compare_records(records.read(Path(args.base)), records.read(Path(args.head)))
         except compare.NotComparableError as error:
@@ -84,6 +89,7 @@ def _duel(
                 wanted,
                 effort,
                 quick=args.quick,
+                even_same=args.all,
                 started=started,
                 finished=finished,
             )
