@@ -1,11 +1,14 @@
 """Device time is read off a profile: the union of a turn's events, turn by turn."""
 
+import contextlib
+
 import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tops_bench import trace
+from tops_bench import timing, trace
 from tops_bench.trace import Event
 
 _MARK = "tops_bench_turn"
@@ -78,3 +81,41 @@ def test_the_busy_time_of_a_turn_is_that_of_the_union_of_its_events(spans: list[
 def test_a_folder_without_a_profile_is_told(tmp_path: object) -> None:
     with pytest.raises(trace.TraceError, match="wrote no profile"):
         trace.device_events(str(tmp_path))
+
+
+def _race(monkeypatch: pytest.MonkeyPatch, lose: int = 0) -> dict[str, timing.Timing]:
+    """A race on a device that needs 10 us a call of f and 20 us a call of g, and whose profile may lack turns."""
+    turns: list[Event] = []
+    calls = {"tops_bench_contender_0": 0, "tops_bench_contender_1": 0}
+
+    def run(self: timing.CallSampler, iterations: int) -> float:
+        program = self.compiled.as_text().partition("jit_")[2].partition(",")[0].split(" ")[0]
+        calls[program] = iterations
+        turns.append(Event(program, len(turns) * 1e9, len(turns) * 1e9 + iterations * (1 + int(program[-1])) * 1e4))
+        return iterations * 1e-3
+
+    def events(_: str) -> list[Event]:
+        warm_up = len(turns) - 6
+        return [event for turn in turns[warm_up + lose :] for event in (turn, Event(_MARK, turn.end, turn.end + 1))]
+
+    monkeypatch.setattr(timing.CallSampler, "run", run)
+    monkeypatch.setattr(jax.profiler, "trace", lambda folder: contextlib.nullcontext())
+    monkeypatch.setattr(trace, "device_events", events)
+    monkeypatch.setattr(trace, "why_not", lambda: "")
+    functions = {"f": lambda x: x + 1, "g": lambda x: x * 2}
+    return timing.race(functions, [jnp.ones(8)], timing.Effort(3, 0.02))
+
+
+def test_a_race_by_the_profiler_gives_device_time_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _race(monkeypatch)
+    assert found["f"].samples == pytest.approx([1e-5] * 3)  # not the millisecond that the host waited
+    assert found["g"].samples == pytest.approx([2e-5] * 3)
+    assert {one.method for one in found.values()} == {"device trace"}
+    assert found["f"].iterations == 20
+
+
+def test_a_profile_that_lacks_turns_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "runs_every_iteration", lambda *_: True)
+    found = _race(monkeypatch, lose=1)
+    assert {one.method for one in found.values()} == {"chained loop"}
+    assert "5 turns in the profile; expected 6" in found["f"].note

@@ -9,7 +9,6 @@ from tops_bench.running import Job
 from tops_bench.timing import Effort, rotation
 from tops_bench.worker import case_data
 
-
 _COMPILERS = ("jax", "jaxlib", "numpy", "python")
 
 

@@ -137,12 +137,12 @@ class CallSampler:
 
     def __init__(self, function: Function, arrays: Sequence[Any], clock: Clock = time.perf_counter) -> None:
         start = time.perf_counter()
-        self._compiled: Function = jax.jit(function).lower(*arrays).compile()
+        self.compiled: Any = jax.jit(function).lower(*arrays).compile()
         self.compile_seconds = time.perf_counter() - start
         self._arrays, self._clock = arrays, clock
 
     def run(self, iterations: int) -> float:
-        return time_calls(self._compiled, self._arrays, iterations, self._clock)
+        return time_calls(self.compiled, self._arrays, iterations, self._clock)
 
 
 def time_calls(function: Function, arrays: Sequence[Any], calls: int, clock: Clock = time.perf_counter) -> float:
