@@ -5,7 +5,8 @@ import pytest
 from tools.tests.bypass.workspace import faults, shown, workspace, write
 from tools.trust import allow, codeowners
 from tools.trust.__main__ import main
-from tools.trust.reach import DYNAMIC, Finding
+from tools.trust.banned import DYNAMIC
+from tools.trust.finding import Finding
 from tools.trust.source import Repository
 from tools.trust.stages import STAGES, stage_of
 

@@ -13,7 +13,7 @@ import datetime
 from collections.abc import Iterable
 
 from tools.trust.fault import Fault
-from tools.trust.reach import Finding
+from tools.trust.finding import Finding
 
 PATH = "tools/trust/allowlist.txt"
 _MIN_REASON = 12  # characters: "needed" says nothing

@@ -1,15 +1,6 @@
 """What a package's code may not do without a line in allowlist.txt: the names, and why."""
 
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
-    check: str
-    why: str
-    do: str
-    in_tests: bool = False  # banned in tests folders too
-
+from tools.trust.finding import Kind
 
 DYNAMIC = Kind(
     "dynamic-import",

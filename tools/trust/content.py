@@ -6,11 +6,10 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 
-from tools.trust.banned import Kind
 from tools.trust.edges import KERNEL_LANGUAGES, within
 from tools.trust.fault import Fault
+from tools.trust.finding import Finding, Kind
 from tools.trust.names import Names, literal
-from tools.trust.reach import Finding
 from tools.trust.source import Module, Repository, docstrings, scopes, walk_outermost
 from tools.trust.stages import KERNELS, MANIFEST
 

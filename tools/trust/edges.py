@@ -8,11 +8,18 @@ import tomllib
 from collections.abc import Iterator
 
 from tools.trust.fault import Fault
+from tools.trust.finding import Finding, Kind
 from tools.trust.names import Names
 from tools.trust.source import Module, Repository, walk_outermost
 from tools.trust.stages import ROOT_ONLY, Stage, by_package
 
 _TEST_TOOLS = frozenset({"pytest", "hypothesis"})  # what the isolated run of a stage's tests adds to its dependencies
+_UNDECLARED = Kind(
+    "undeclared-import",
+    "is imported, and the package's pyproject.toml does not declare it",
+    "Declare the dependency, or do without; the manifest has the standard library alone.",
+    in_tests=True,
+)
 _SHIPS_WITH = {"jaxlib": "jax"}  # import name -> the distribution whose dependency it is, in lockstep
 KERNEL_LANGUAGES = (
     "jax.experimental.pallas",
@@ -45,18 +52,19 @@ def edges(module: Module, names: Names) -> Iterator[Edge]:
                 yield Edge(target, node.lineno, False)
 
 
-def check(repository: Repository, module: Module, names: Names) -> Iterator[Fault]:
+def check(repository: Repository, module: Module, names: Names) -> Iterator[Fault | Finding]:
     declared = _declared(repository, module)
     seen = set()
     for edge in edges(module, names):
-        for fault in _faults(repository, module, edge, declared):
-            if (fault.line, fault.check) not in seen:  # `from a import b` names both a and a.b
-                seen.add((fault.line, fault.check))
-                yield fault
+        for found in _faults(repository, module, edge, declared):
+            check = found.check if isinstance(found, Fault) else found.kind.check
+            if (found.line, check) not in seen:  # `from a import b` names both a and a.b
+                seen.add((found.line, check))
+                yield found
     yield from _stars(module, names)
 
 
-def _faults(repository: Repository, module: Module, edge: Edge, declared: frozenset[str]) -> Iterator[Fault]:
+def _faults(repository: Repository, module: Module, edge: Edge, declared: frozenset[str]) -> Iterator[Fault | Finding]:
     stage, top = module.stage, edge.target.split(".")[0]
     if not top:
         yield Fault(
@@ -77,13 +85,8 @@ def _faults(repository: Repository, module: Module, edge: Edge, declared: frozen
         top == stage.package or by_package(top) or top in sys.stdlib_module_names or top in ("builtins", "__future__")
     )
     if edge.is_module and not known and top not in declared:
-        allowed = (
-            "the standard library alone" if stage.third_party == () else f"what {stage.folder}pyproject.toml declares"
-        )
-        yield Fault(
-            module.path, edge.line, "undeclared-import", f"{stage.package} imports {top}, which it does not declare",
-            f"It may import {allowed}: declare the dependency, or do without.",
-        )  # fmt: skip
+        absolute = stage.third_party is not None and not module.is_test  # users install these packages
+        yield Finding(module.path, edge.line, "", top, _UNDECLARED, absolute=absolute, anywhere=True)
 
 
 def forbidden(stage: Stage, target: str, modules: frozenset[str], is_module: bool = False) -> str:
@@ -138,14 +141,18 @@ def _declared(repository: Repository, module: Module) -> frozenset[str]:
 
 
 def declared_dependencies(repository: Repository, stage: Stage) -> frozenset[str]:
-    """Distribution names in [project] dependencies."""
+    """Distribution names in [project] dependencies and in its extras."""
     path = f"{stage.folder}pyproject.toml"
     if path not in repository.files:
         return frozenset()
     try:
-        lines = tomllib.loads(repository.text(path)).get("project", {}).get("dependencies", [])
+        project = tomllib.loads(repository.text(path)).get("project", {})
     except tomllib.TOMLDecodeError:
         return frozenset()  # the packaging check says so
+    lines = [
+        *project.get("dependencies", ()),
+        *(line for extra in project.get("optional-dependencies", {}).values() for line in extra),
+    ]
     return frozenset(requirement_name(line) for line in lines)
 
 

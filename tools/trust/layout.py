@@ -7,10 +7,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tools.trust import codeowners
-from tools.trust.banned import Kind
 from tools.trust.edges import requirement_name
 from tools.trust.fault import Fault
-from tools.trust.reach import Finding
+from tools.trust.finding import Finding, Kind
 from tools.trust.source import Repository
 from tools.trust.stages import BENCH, PACKAGES, Stage, by_package, stage_of
 

@@ -3,7 +3,6 @@ into the interpreter, patching what was imported. Banned in every package's src 
 are banned in the tests folders too."""
 
 import ast
-import dataclasses
 import sys
 from collections.abc import Iterator
 
@@ -17,34 +16,13 @@ from tools.trust.banned import (
     RESOURCES,
     UNDER_TEST,
     UNUSUAL,
-    Kind,
     banned,
     is_handed_on,
 )
 from tools.trust.edges import forbidden
-from tools.trust.fault import Fault
+from tools.trust.finding import Finding, Kind
 from tools.trust.names import Names, literal
 from tools.trust.source import Module, Repository, docstrings, scopes, walk_outermost
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """A banned construct, before the allowlist is asked."""
-
-    path: str
-    line: int
-    scope: str
-    construct: str  # what the allowlist names: "open", ".read_text", "subprocess"
-    kind: Kind
-    detail: str = ""
-    absolute: bool = False  # no allowlist line can permit it
-    anywhere: bool = (
-        False  # a line for its file permits it in any function: an import alone does nothing, each use is a finding
-    )
-
-    def fault(self) -> Fault:
-        detail = f" ({self.detail})" if self.detail else ""
-        return Fault(self.path, self.line, self.kind.check, f"{self.construct}{detail} {self.kind.why}", self.kind.do)
 
 
 def findings(repository: Repository, module: Module, names: Names) -> Iterator[Finding]:

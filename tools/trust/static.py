@@ -4,8 +4,8 @@ from collections.abc import MutableMapping
 
 from tools.trust import allow, content, edges, layout, literals, reach
 from tools.trust.fault import Fault, unique
+from tools.trust.finding import Finding
 from tools.trust.names import Names
-from tools.trust.reach import Finding
 from tools.trust.source import Module, Repository
 from tools.trust.stages import KERNELS, MANIFEST, PACKAGES, Stage
 
@@ -30,9 +30,9 @@ def check(repository: Repository, allowlist: str | None = None, cache: Cache | N
 
 def _read(repository: Repository, module: Module) -> tuple[list[Fault], list[Finding]]:
     names = Names(module)
-    faults = [*edges.check(repository, module, names), *literals.check(repository, module, names)]
+    faults = list(literals.check(repository, module, names))
     findings = list(reach.findings(repository, module, names))
-    for found in content.check(repository, module, names):
+    for found in (*edges.check(repository, module, names), *content.check(repository, module, names)):
         if isinstance(found, Finding):
             findings.append(found)
         else:

@@ -32,7 +32,7 @@ IMPORTS = (
     ),
     Attempt("a relative import that leaves the package", "import-boundary", "by their own name", _kernel("from ..tops_tests import oracles\n")),
     Attempt("a star import", "star-import", "each name", _bench("from tops_manifest import *\n")),
-    Attempt("an undeclared package", "undeclared-import", "declare the dependency", _kernel("import torch\n")),
+    Attempt("an undeclared package", "undeclared-import", "Declare the dependency", _kernel("import torch\n")),
     Attempt("the tools that judge", "import-boundary", "into the package", _bench("from tools.trust import stages\n")),
     Attempt(
         "pallas outside of the kernels", "pallas-outside-kernels", "tops_kernels alone",

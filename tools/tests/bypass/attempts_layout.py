@@ -37,7 +37,7 @@ LAYOUT = (
         adds("tools/trust/allowlist.txt", "packages/tops-kernels/* | exec | because it is handy so\n"),
     ),
     Attempt(
-        "an allowlist line kept for later", "allowlist", "Remove the line",
+        "an allowlist line kept for later", "allowlist", "Remove it",
         adds("tools/trust/allowlist.txt", f"{KERNELS}__init__.py | exec | may come in useful one day\n"),
     ),
     Attempt(
