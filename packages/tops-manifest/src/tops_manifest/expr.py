@@ -64,9 +64,9 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "cdiv": _
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expr:
-    """A parsed expression. Two are equal when their canonical texts are."""
+    """A parsed expression. `data()` says whether two mean the same."""
 
-    text: str  # what `ast.unparse` gives, so spacing does not matter
+    text: str  # as it was written
     names: frozenset[str]
     _tree: ast.expr = dataclasses.field(repr=False, compare=False)
 
@@ -112,7 +112,7 @@ def parse(text: str) -> Expr:
         tree = ast.parse(text.strip(), mode="eval").body
         names: set[str] = set()
         _check(tree, names, _MAX_DEPTH)
-        return Expr(ast.unparse(tree), frozenset(names), tree)
+        return Expr(text.strip(), frozenset(names), tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, ExpressionError):
             raise
