@@ -16,6 +16,7 @@ from tops_bench import stats
 from tops_bench.baselines.rms_norm import rms_norm_jnp
 from tops_bench.timing import Effort, Timing, call_overhead, forget_compiled, race
 
+_EQUAL = 1.02  # "no slower": two copies of one program differ by as much, from where their memory lies
 EFFORT = Effort(rounds=31, sample_seconds=0.1)
 
 
@@ -54,10 +55,10 @@ def matmul_against_dot(side: int = 1024, effort: Effort = EFFORT) -> Figure:
 
 
 def rms_norm_forward(rows: int = 2048, width: int = 4096, effort: Effort = EFFORT) -> Figure:
-    """rms_norm on float32 [rows, width] with scale against jnp; promised: no slower, and 5 % is what counts as equal."""
+    """rms_norm on float32 [rows, width] with scale against jnp; promised: no slower."""
     x, scale = _normal((rows, width), 0), _normal((width,), 1)
     timings = race({"ours": tops_kernels.rms_norm, "theirs": rms_norm_jnp}, [x, scale], effort)
-    return _figure(f"rms_norm float32 {rows}x{width} over jnp", 1.05, timings)
+    return _figure(f"rms_norm float32 {rows}x{width} over jnp", _EQUAL, timings)
 
 
 def rms_norm_gradient(rows: int = 2048, width: int = 4096, effort: Effort = EFFORT) -> Figure:
@@ -70,7 +71,7 @@ def rms_norm_gradient(rows: int = 2048, width: int = 4096, effort: Effort = EFFO
     timings = race(
         {"ours": gradient(tops_kernels.rms_norm), "theirs": gradient(rms_norm_jnp)}, [x, scale, cotangent], effort
     )
-    return _figure(f"rms_norm gradient float32 {rows}x{width} over jnp", 1.05, timings)
+    return _figure(f"rms_norm gradient float32 {rows}x{width} over jnp", _EQUAL, timings)
 
 
 def eager_overhead(rounds: int = 50, calls: int = 500) -> Figure:
