@@ -169,7 +169,7 @@ def _diff(args: argparse.Namespace, files: Tree) -> int:
 
 
 def _diff_data(one: OpDiff) -> dict[str, object]:
-    return {**dataclasses.asdict(one), "breaking": one.breaking, "unversioned": one.unversioned}
+    return {**dataclasses.asdict(one), "breaking": one.breaking}
 
 
 def _diff_text(one: OpDiff) -> str:

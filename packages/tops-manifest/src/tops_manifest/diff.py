@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tops_manifest._reader import parse_toml
+from tops_manifest.canonical import contract_digest_of
 from tops_manifest.changes import Change, contract_changes
 from tops_manifest.cost import Cost
 from tops_manifest.digest import row_data
@@ -31,18 +32,12 @@ class OpDiff:
     contract: tuple[Change, ...] = ()
     workloads: tuple[str, ...] = ()
     cost: tuple[str, ...] = ()
+    unversioned: bool = False  # the contract's digest changed under its version
 
     @property
     def breaking(self) -> bool:
         """Whether a call that was right before may fail or mean something else now."""
         return self.kind == "removed" or any(change.breaking for change in self.contract)
-
-    @property
-    def unversioned(self) -> bool:
-        """A contract that changed under its version. `listing` changes are no part of the contract."""
-        before, now = self.version
-        contract = [change for change in self.contract if not change.key.startswith("op.")]
-        return bool(contract) and before is not None and now is not None and now <= before
 
 
 def diff(tree: Tree, revision: str) -> tuple[list[OpDiff], list[Fault]]:
@@ -65,6 +60,9 @@ def _op_diff(name: str, old: Entry | None, new: Entry | None) -> OpDiff | None:
         before, now = (None if entry is None else entry.op.version for entry in (old, new))
         return OpDiff(name, "added" if old is None else "removed", (before, now))
     contract = contract_changes(old.op, new.op)
+    is_other = contract_digest_of(old.op) != contract_digest_of(new.op)
+    if is_other and all(change.key.startswith("op.") for change in contract):
+        contract.append(Change("contract", False, "said in other words that no caller sees, like another letter"))
     found = OpDiff(
         name,
         "changed",
@@ -72,6 +70,7 @@ def _op_diff(name: str, old: Entry | None, new: Entry | None) -> OpDiff | None:
         tuple(contract),
         tuple(_row_changes(old, new)),
         tuple(_cost_changes(old.cost, new.cost)),
+        is_other and new.op.version <= old.op.version,
     )
     same = not (found.contract or found.workloads or found.cost) and old.op.version == new.op.version
     return None if same else found
