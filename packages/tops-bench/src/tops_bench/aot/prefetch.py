@@ -19,6 +19,21 @@ _MAX_ELEMENTS = 1 << 22  # larger values are not worth computing: no kernel pref
 _WORD_BYTES = 4
 
 
+# Primitives whose inner program is not simply run on their inputs.
+_OWN_MEANING = (
+    "cond",
+    "while",
+    "scan",
+    "switch",
+    "reduce",
+    "reduce_window",
+    "scatter",
+    "scatter-add",
+    "sort",
+    "custom_root",
+)
+
+
 class _Unknown:
     """A value that hangs on something not known."""
 
@@ -46,12 +61,14 @@ def of_instruction(instruction: Instruction, found: list[tuple[str, Words]]) -> 
 
 
 def _same(name: str, base: str) -> bool:
+    if not name:  # an unnamed kernel is called as the function around it
+        return True
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return plain == base or base.startswith(plain) or plain.startswith(base)
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], found: list[tuple[str, Words]]) -> list[Any]:
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=False)) | dict(
         zip(jaxpr.invars, arguments, strict=True)
     )
 
@@ -70,17 +87,10 @@ def _equation(equation: Any, inputs: list[Any], found: list[tuple[str, Words]]) 
     if equation.primitive.name == "pallas_call":
         found.append(_kernel(equation.params, inputs))
         return unknown
-    inner = next(
-        (equation.params[name] for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in equation.params), None
-    )
-    is_call = equation.primitive.name in ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call",
-                                          "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin")  # fmt: skip
-    if inner is not None and is_call:
-        closed = inner if hasattr(inner, "consts") else None
-        body = closed.jaxpr if closed is not None else inner
-        if len(body.invars) == len(inputs):
-            return _run(body, closed.consts if closed is not None else (), inputs, found)
-        return unknown
+    if equation.primitive.name not in _OWN_MEANING:
+        inner = next((value for value in equation.params.values() if _is_body(value, len(inputs))), None)
+        if inner is not None:
+            return _run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, found)
     if any(isinstance(value, _Unknown) for value in inputs) or any(
         _size(atom) > _MAX_ELEMENTS for atom in equation.outvars
     ):
@@ -91,19 +101,22 @@ def _equation(equation: Any, inputs: list[Any], found: list[tuple[str, Words]]) 
     return list(result) if equation.primitive.multiple_results else [result]
 
 
+def _is_body(value: Any, count: int) -> bool:
+    body = getattr(value, "jaxpr", value)
+    return hasattr(body, "eqns") and len(body.invars) == count
+
+
 def _size(atom: Any) -> int:
     return int(np.prod(getattr(atom.aval, "shape", ()), dtype=np.int64))
 
 
 def _kernel(params: Mapping[str, Any], inputs: list[Any]) -> tuple[str, Words]:
-    mapping = params["grid_mapping"]
-    count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
     words: Words = {}
-    for index, value in enumerate(inputs[:count]):
+    for index, value in enumerate(inputs):
         if isinstance(value, _Unknown):
             continue
         array = np.asarray(value)
         if array.ndim <= 1 and array.dtype.kind in "iu" and array.dtype.itemsize == _WORD_BYTES:
             words[index] = [int(word) for word in array.reshape(-1)]
     name = params.get("name_and_src_info")
-    return (name.name if name is not None else str(params.get("name", ""))), words
+    return (name.name or "") if name is not None else str(params.get("name") or ""), words

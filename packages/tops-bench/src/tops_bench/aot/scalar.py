@@ -139,7 +139,7 @@ def compile_op(op: Op) -> Step | None:
 
 def _arguments(op: Op) -> list[str]:
     text = op.text.partition(op.mnemonic)[2]
-    text = re.sub(r"^\s*\(!?%\w+\)\s*,?", "", text)
+    text = re.sub(r"^\s*(?:\[\w+:\$\w+\]|\(!?%\w+\)\s*,?)", "", text)  # an attribute of a pointer, or the predicate
     return [part.strip() for part in text.split(",")]
 
 

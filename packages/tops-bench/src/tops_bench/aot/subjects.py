@@ -21,6 +21,9 @@ from tops_workloads import Workload
 class Subject:
     function: Callable[..., Any]
     avals: tuple[Any, ...]
+    known: Mapping[int, Any] = dataclasses.field(
+        default_factory=dict
+    )  # values that control flow hangs on, by flat input
     configure: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext  # to trace within
 
 
@@ -28,6 +31,11 @@ def subject(job: Mapping[str, Any]) -> Subject:
     """`job`: see matrix.Job. Raises LookupError where there is no such contender."""
     if job["kind"] == "reference":
         return Subject(*pallas.REFERENCES[job["contender"]](**job["options"]))
+    if job["kind"] == "peer":
+        from tops_bench.aot import peer
+
+        function, avals, known = peer.program(job["kernel"], job["call"], job["config"])
+        return Subject(function, avals, known=known)
     case = case_from(job["case"])
     which: Pass = job["pass"]
     function, options = contender(case, job["contender"])
@@ -36,7 +44,7 @@ def subject(job: Mapping[str, Any]) -> Subject:
         return Subject(program, shapes(case, which))
     index = int(job["config"])
     config = configurations(case, which, job["contender"], job["target"])[index]
-    return Subject(program, shapes(case, which), lambda: _configured(case.op.name, which, config))
+    return Subject(program, shapes(case, which), configure=lambda: _configured(case.op.name, which, config))
 
 
 def contender(case: Case, name: str) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -39,7 +39,7 @@ def answer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 from tops_bench.aot import cuda
 
                 return {"compiled": cuda.compile_cuda(subject.function, subject.avals, target, folder)}
-            compiled = compiling.compile_tpu(subject.function, subject.avals, {}, target, folder)
+            compiled = compiling.compile_tpu(subject.function, subject.avals, {}, target, folder, subject.known)
         return {"compiled": dataclasses.asdict(compiled)}
     except (DumpError, OSError, MemoryError) as error:
         return {"fault": reason(error)}
