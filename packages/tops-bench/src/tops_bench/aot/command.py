@@ -66,12 +66,6 @@ def add_parser(subparsers: Any) -> None:
     )
     add.add_argument("--html", type=Path, metavar="FILE", help="with --explain: write the loop's timeline here")
     add.add_argument("--write", action="store_true", help="with --sweep: keep the winner as a tuned configuration")
-    add.add_argument(
-        "--peer-python",
-        type=Path,
-        metavar="PYTHON",
-        help="with --validate c: a Python >= 3.12 that has tokamax and jax[tpu]",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if args.validate:
             from tops_bench.aot import validate
 
-            return validate.run(args.validate, _targets(args), settings, args.peer_python, as_json=args.json)
+            return validate.run(args.validate, _targets(args), settings, as_json=args.json)
         selection = _selection(args)
         if args.explain or args.sweep:
             if not args.ops:

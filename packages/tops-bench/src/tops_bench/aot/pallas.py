@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -94,6 +95,16 @@ def _paged(B: int, H: int, KV: int, D: int, pages: int, page: int, longest: int)
     return function, (_bf16(B, H, D), cache, cache, lengths, table)
 
 
+def _small_matmul(rows: int) -> Program:
+    """One dot with everything in VMEM already: what published cycle counts are of."""
+
+    def body(a_ref: Any, b_ref: Any, y_ref: Any) -> None:
+        y_ref[...] = jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+
+    function = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((rows, 128), jnp.float32), name="small_matmul")
+    return function, (_bf16(rows, 128), _bf16(128, 128))
+
+
 # Kernels of jax's for which tops has no op yet: what a later op has to beat. name -> (**options) -> program
 REFERENCES: Mapping[str, Callable[..., Program]] = {
     "flash_attention": _flash,
@@ -101,6 +112,7 @@ REFERENCES: Mapping[str, Callable[..., Program]] = {
     "megablox_gmm": _gmm,
     "ragged_dot": _ragged_dot,
     "paged_attention": _paged,
+    "small_matmul": _small_matmul,
 }
 REFERENCE_ROWS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("flash_attention", "B2-H16-T2048-D128-causal", {"B": 2, "H": 16, "T": 2048, "D": 128, "causal": True}),

@@ -9,7 +9,7 @@ import jax
 
 import tops_kernels
 from tops_bench import baselines, passes
-from tops_bench.aot import pallas
+from tops_bench.aot import fusions, pallas
 from tops_bench.benchmark import public
 from tops_bench.worker import case_from
 from tops_manifest.model import Op, Pass
@@ -31,6 +31,8 @@ def subject(job: Mapping[str, Any]) -> Subject:
     """`job`: see matrix.Job. Raises LookupError where there is no such contender."""
     if job["kind"] == "reference":
         return Subject(*pallas.REFERENCES[job["contender"]](**job["options"]))
+    if job["kind"] == "fusion":
+        return Subject(*fusions.FUSIONS[job["contender"]])
     if job["kind"] == "peer":
         from tops_bench.aot import peer
 

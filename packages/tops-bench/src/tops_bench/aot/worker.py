@@ -14,10 +14,13 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tops_bench.aot import files, targets
+from tops_bench.aot import dumps, files, follow, hotspot, targets
 from tops_bench.aot.bundles import DumpError
+
+if TYPE_CHECKING:
+    from tops_bench.aot.compiling import Compiled
 
 _MAX_REASON = 300
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|^(?:INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED):\s*")
@@ -40,11 +43,22 @@ def answer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
                 return {"compiled": cuda.compile_cuda(subject.function, subject.avals, target, folder)}
             compiled = compiling.compile_tpu(subject.function, subject.avals, {}, target, folder, subject.known)
-        return {"compiled": dataclasses.asdict(compiled)}
+        result: dict[str, Any] = {"compiled": dataclasses.asdict(compiled)}
+        if job.get("explain") and compiled.kernels:
+            result |= _explanation(compiled, target, folder)
+        return result
     except (DumpError, OSError, MemoryError) as error:
         return {"fault": reason(error)}
     except Exception as error:  # the compiler's no comes as any of a dozen types
         return {"refused": reason(error)}
+
+
+def _explanation(compiled: "Compiled", target: targets.Target, folder: Path) -> dict[str, Any]:
+    """The hottest loop of the kernel that takes longest. Control flow on prefetched operands counts as in its figures' high end."""
+    slowest = max(compiled.kernels, key=lambda figures: figures.seconds)
+    dump = dumps.read(folder, slowest.name)
+    trace = follow.follow(dump.listing, target.delay_slots)
+    return {"hotspot": dataclasses.asdict(hotspot.hotspot(dump, trace)), "slots": list(dump.utilization.slots)}
 
 
 def reason(error: BaseException) -> str:
