@@ -44,19 +44,27 @@ def _free_memory() -> int:
 class Child:
     """One compiling process and its dump folder."""
 
-    def __init__(self, platform: str, folder: Path) -> None:
+    def __init__(self, platform: str, folder: Path, command: Sequence[str] = ()) -> None:
+        """command: another program in the worker's place, which a test may give."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close(), as long-lived as the child
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tops_bench.aot.worker", str(folder)],
+        try:
+            self.process = self._start(platform, folder, command)
+        except OSError:
+            self.errors.close()
+            raise
+        self.held = b""
+
+    def _start(self, platform: str, folder: Path, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            list(command) or [sys.executable, "-m", "tops_bench.aot.worker", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             env={**os.environ, **toolchain.environment(platform, folder)},
             start_new_session=True,  # so that a kill takes what the compiler started with it
         )
-        self.held = b""
 
     def ask(self, job: Job, limit: float) -> Answer:
         """Its answer within `limit` seconds, or {"crashed": ...}, {"timeout": ...}; after those the child is gone."""
@@ -94,11 +102,12 @@ class Child:
         return line
 
     def _crashed(self) -> Answer:
-        self.close()
+        self._end()
         code = self.process.returncode
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit status {code}"
         self.errors.seek(0)
         tail = self.errors.read()[-_TAIL:].decode(errors="replace").strip().splitlines()
+        self.close()
         return {"crashed": f"the compiling process ended with {how}" + (f": {tail[-1]}" if tail else "")}
 
     @property
@@ -107,6 +116,12 @@ class Child:
 
     def close(self) -> None:
         """Ends it and what it started."""
+        self._end()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.errors.close()
+
+    def _end(self) -> None:
         if self.process.stdin is not None and not self.process.stdin.closed:
             with contextlib.suppress(OSError):  # the pipe's other end is gone, with something left to flush
                 self.process.stdin.close()
@@ -120,8 +135,8 @@ class Child:
 class Pool:
     """Children that take jobs from one queue."""
 
-    def __init__(self, platform: str, scratch: Path, count: int, limit: float) -> None:
-        self.platform, self.scratch, self.count, self.limit = platform, scratch, count, limit
+    def __init__(self, platform: str, scratch: Path, count: int, limit: float, command: Sequence[str] = ()) -> None:
+        self.platform, self.scratch, self.count, self.limit, self.command = platform, scratch, count, limit, command
 
     def run(self, jobs: Sequence[Job], done: Callable[[int, Answer], None] = lambda *_: None) -> list[Answer]:
         """The answers in the order of the jobs. `done` is called from the children's threads, one call at a time."""
@@ -165,7 +180,7 @@ class Pool:
 
     def _child(self, number: int) -> Child | None:
         try:
-            return Child(self.platform, self.scratch / f"child-{number}")
+            return Child(self.platform, self.scratch / f"child-{number}", self.command)
         except OSError:
             return None
 

@@ -80,6 +80,8 @@ class _Follower:
             tuple(step for op in scalar.ordered(bundle.ops) if (step := scalar.compile_op(op)) is not None)
             for bundle in self.bundles
         ]
+        targets = (branch_target(op) for _, op in self.branches)
+        self.leaders = sorted({self.starts[region] for region in targets if region in self.starts})
         self.blocks: dict[int, _Block] = {}
         self.runs: Counter[tuple[int, int]] = Counter()  # [first, last] of what ran
         self.low_runs: Counter[tuple[int, int]] = Counter()
@@ -98,7 +100,11 @@ class _Follower:
         return self.blocks[first]
 
     def _block(self, first: int) -> _Block:
-        at, branch = next(((at, op) for at, op in self.branches if at >= first), (len(self.bundles) - 1, None))
+        end = len(self.bundles) - 1
+        at, branch = next(((at, op) for at, op in self.branches if at >= first), (end, None))
+        join = next((leader for leader in self.leaders if first < leader <= at), None)
+        if join is not None:  # another way leads to here: a block of its own, so that each is counted by itself
+            at, branch = join - 1, None
         target = 0
         last = at
         if branch is not None:
@@ -133,7 +139,8 @@ class _Follower:
                 self.low_runs[block.first, block.last] += 1
             self._straight(block, state, not doubt)
             if block.branch is None:
-                return True
+                at = block.last + 1
+                continue
             taken = True if block.branch.predicate is None else scalar.holds(state, block.branch.predicate)
             for step in block.after:
                 step(state)

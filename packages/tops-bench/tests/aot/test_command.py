@@ -1,0 +1,158 @@
+import dataclasses
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+
+from tops_bench import cli
+from tops_bench.aot import dumps, matrix, peer, running, sweep, toolchain, validate, worker
+from tops_bench.aot.bundles import DumpError
+from tops_bench.aot.matrix import Row, Selection
+
+
+@pytest.fixture
+def no_toolchain(monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(toolchain.importlib.metadata, "version", version)
+
+
+def test_without_libtpu_the_command_says_what_to_install(no_toolchain, capsys):
+    assert cli.main(["aot", "matmul", "--target", "v5e"]) == 1
+    assert "tops-bench[tpu]" in capsys.readouterr().err
+
+
+def test_without_the_cuda_plugin_the_command_says_what_to_install(no_toolchain):
+    assert "tops-bench[cuda]" in (toolchain.missing("cuda") or "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nosuchop"], ["matmul", "--target", "v9"], ["--explain"], ["--sweep"], ["matmul", "--workload", "none"]],
+)
+def test_wrong_use_exits_with_2(arguments):
+    assert cli.main(["aot", *arguments]) == 2
+
+
+def answered(monkeypatch, answers):
+    monkeypatch.setattr(toolchain, "missing", lambda platform: None)
+    monkeypatch.setattr(
+        running, "answers", lambda planned, settings: [dict(answers[at % len(answers)]) for at in range(len(planned))]
+    )
+
+
+@pytest.mark.parametrize("status", ["crashed", "timeout", "fault", "refused"])
+def test_a_row_that_failed_is_in_the_table_and_the_status_is_1(monkeypatch, capsys, status):
+    answered(monkeypatch, [{status: "because of this"}])
+    assert cli.main(["aot", "matmul", "--target", "v5e", "--contender", "pallas_tpu", "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {(row["status"], row["reason"]) for row in rows} == {(status, "because of this")}
+
+
+def test_a_check_against_no_baseline_says_how_to_write_one(monkeypatch, capsys, tmp_path):
+    answered(monkeypatch, [{"refused": "no"}])
+    assert cli.main(["aot", "--check", "--target", "v5e", "--baselines", str(tmp_path)]) == 1
+    assert "--save --target v5e" in capsys.readouterr().out
+
+
+def test_another_toolchain_asks_for_a_new_baseline_and_raises_no_false_alarm(monkeypatch, capsys, tmp_path):
+    answered(monkeypatch, [{"refused": "no"}])
+    (tmp_path / "v5e.json").write_text(
+        json.dumps({"schema": 1, "target": "v5e", "versions": {"libtpu": "0"}, "rows": {"x": {"cycles": 1}}})
+    )
+    assert cli.main(["aot", "--check", "--target", "v5e", "--baselines", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "re-save needed" in out
+    assert "missing" not in out
+
+
+def test_save_then_check_finds_nothing(monkeypatch, tmp_path):
+    answered(monkeypatch, [{"refused": "no"}])
+    arguments = ["aot", "--target", "v5e", "--baselines", str(tmp_path)]
+    cli.main([*arguments, "--save"])
+    assert cli.main([*arguments, "--check"]) == 0
+
+
+def test_every_op_pass_and_row_is_planned_for_every_target():
+    rows = matrix.plan(Selection(references=False))
+    assert {row.op for row in rows} >= {"matmul", "rms_norm", "add_rms_norm"}
+    assert {row.which for row in rows} == {"fwd", "vjp"}
+    assert {row.target for row in rows} == {"v4", "v5e", "v5p", "v6e", "tpu7x"}
+    assert len({(row.key, row.target) for row in rows}) == len(rows)
+
+
+def test_the_quick_plan_is_a_row_an_op_and_pass():
+    rows = matrix.plan(Selection(ops=("matmul",), targets=("v5e",), quick=True))
+    assert {(row.which, row.contender) for row in rows} == {
+        (which, one) for which in ("fwd", "vjp") for one in ("xla", "pallas_tpu")
+    }
+
+
+def test_a_dump_that_is_not_there_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(DumpError, match="undocumented"):
+        dumps.read(tmp_path, "kernel.1")
+
+
+def test_a_compilers_refusal_is_trimmed_and_keeps_the_source_line():
+    text = worker.reason(ValueError('INTERNAL: Mosaic failed: Bad lhs type\nloc("ops/kernel.py":12:3)' + " x" * 500))
+    assert text.startswith("Mosaic failed: Bad lhs type")
+    assert text.endswith("... [kernel.py:12]")
+    assert len(text) < 400
+
+
+def test_the_pareto_set_is_what_nothing_beats_in_both():
+    def tried(seconds, vmem):
+        return sweep.Tried(
+            None, Row("o", "fwd", "l", "c", "v5e", "compiled", "", {"seconds": seconds, "vmem_bytes": vmem})
+        )
+
+    front = sweep.pareto([tried(3.0, 1), tried(1.0, 9), tried(2.0, 9), tried(2.0, 4), tried(4.0, 2)])
+    assert [(one.row.seconds, one.row.figures["vmem_bytes"]) for one in front] == [(1.0, 9), (2.0, 4), (3.0, 1)]
+
+
+def test_the_constant_comes_from_other_rows_than_it_is_judged_on():
+    pairs = [
+        validate.Pair("k", str(at), 2.0 * (at + 1) if at % 2 == 0 else 3.0 * (at + 1), float(at + 1))
+        for at in range(20)
+    ]
+    fit = validate.fit(pairs)
+    assert fit.constant == 2.0
+    assert fit.raw_median == 3.0
+    assert fit.median == 1.5
+
+
+def test_rank_correlation_knows_order_alone():
+    assert validate.spearman([1, 2, 3, 40], [1, 4, 9, 16]) == pytest.approx(1.0)
+    assert validate.spearman([4, 3, 2, 1], [1, 2, 3, 4]) == pytest.approx(-1.0)
+
+
+def test_without_the_peers_data_the_command_is_named(monkeypatch, no_toolchain):
+    assert "--with tokamax" in (peer.missing() or "")
+
+
+def test_a_sampled_peer_row_is_the_same_on_each_run():
+    rows = [
+        peer.Measured("v6e", "attention", {"q": str(at), "k": "", "mask": {}, "return_residuals": False}, {}, at / 1e3)
+        for at in range(100)
+    ]
+    assert validate.sample(rows) == validate.sample(reversed(rows))
+    assert len(validate.sample(rows)) == 18
+
+
+def test_a_winner_is_kept_with_where_it_comes_from(monkeypatch, tmp_path):
+    monkeypatch.setenv("TOPS_WORKSPACE", str(tmp_path))
+    planned = matrix.plan(Selection(ops=("rms_norm",), targets=("v5e",), contenders=("pallas_tpu",)))[0]
+    winner = sweep.Tried(
+        Config(4), Row("rms_norm", "fwd", planned.label, "pallas_tpu", "v5e", "compiled", "", {"seconds": 1.0})
+    )
+    sweep.keep(planned, winner)
+    kept = json.loads(Path(tmp_path / "tuned" / "v5e" / "rms_norm.json").read_text())
+    (entry,) = kept["entries"].values()
+    assert (entry["origin"], entry["config"]) == ("schedule estimate", {"block": 4})
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    block: int
