@@ -95,6 +95,14 @@ def test_table_prints_every_op_row_and_parameter(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["markdown"] == text
 
 
+def test_bars_and_line_breaks_in_a_doc_stay_in_their_cell(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(root) / PACKAGE / "ops" / "rms_norm.toml"
+    path.write_text(path.read_text().replace('doc = "added to the mean square"', 'doc = "|x|\\nand more"'))
+    capsys.readouterr()
+    assert main(["table", "--root", root]) == 0
+    assert "| `eps` | float | `1e-06` | \\|x\\| and more |" in capsys.readouterr().out
+
+
 def test_lock_says_what_it_changed(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     path = Path(root) / PACKAGE / "ops" / "rms_norm.toml"

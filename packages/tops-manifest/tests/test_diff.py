@@ -262,6 +262,8 @@ def test_what_is_no_revision_is_wrong_use_and_reaches_no_shell(
     assert told.out == ""
     assert told.err.startswith("tops-manifest diff: ")
     assert "Traceback" not in told.err
+    if revision not in ("nope", "v1^{tree}"):  # git itself says no to these two
+        assert "is no git revision; give a commit, branch or tag" in told.err
 
 
 @pytest.mark.parametrize("revision", ["v1", "HEAD", "HEAD~0", "HEAD^{commit}", "HEAD@{0}"])

@@ -208,7 +208,7 @@ def _pipe(path: Path) -> None:
 
 def _large(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(1 << 33)  # sparse: 8 GiB that nobody must read
+        file.truncate(1 << 24)  # sparse; a manifest file is a page or two
 
 
 def _empty(path: Path) -> None:
@@ -231,6 +231,11 @@ def test_a_file_that_is_none_is_a_fault_of_that_file_and_never_a_traceback(
         assert "ops/broken.toml: " in told.out + told.err
         assert "; expected " in told.out + told.err
     assert main(["show", "matmul", "--root", str(files.root)]) == 0, "one bad file must not hide the others"
+
+
+def test_a_file_far_too_large_is_not_read(files: Tree) -> None:
+    _large(files.ops / "broken.toml")
+    assert str(check(files)[0]) == "ops/broken.toml: (file): got 16777216 bytes; expected at most 1048576"
 
 
 def test_strange_file_names_are_told(files: Tree, capsys: pytest.CaptureFixture[str]) -> None:
