@@ -1,0 +1,1 @@
+"""matmul with an epilogue: bias and activation in float32, before the one rounding."""

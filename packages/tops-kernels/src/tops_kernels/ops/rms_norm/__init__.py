@@ -1,0 +1,1 @@
+"""rms_norm and add_rms_norm: one family, the same kernels with and without the residual sum."""

@@ -1,0 +1,168 @@
+"""Backward kernels: gradients of the rows, and partial sums of the scale's gradient. VMEM is bounded by the configuration.
+
+With r = rstd, x_hat = h * r, u = dy * factor:  dh = r * (u - x_hat * mean(u * x_hat)) [+ dh of the sum],  dfactor = sum over rows of dy * x_hat.
+The statistic is computed again from h, which is read anyway: a float32 column [N, 1] would cost 128 lanes a row in HBM.
+
+whole_rows: grid (2 halves of the row blocks, blocks of a half). The scale's gradient stays in VMEM over a half; two halves, so that a
+    chip with two cores has one for each. split_rows: grid (row blocks, 2 sweeps, column blocks), a partial sum a row block.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from tops_kernels.ops.rms_norm._pallas_tpu_fwd import keep_columns
+from tops_kernels.ops.rms_norm.config import RmsNormTpuConfig
+from tops_kernels.runtime.manual import shape_like
+
+_PARTS = 8  # rows of a float32 tile: sums over rows stop at whole tiles, and XLA adds the last eight
+
+
+def whole_rows(
+    h: jax.Array,
+    factor: jax.Array | None,
+    dy: jax.Array,
+    dh: jax.Array | None,
+    *,
+    eps: float,
+    config: RmsNormTpuConfig,
+    interpret: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """h, dy, dh [N, D], factor [1, D] float32 -> gradient [N, D] in h's dtype, partial sums [parts, D] float32 (none: [0, D])."""
+    n, d = h.shape
+    blocks = pl.cdiv(n, config.block_n)
+    half = pl.cdiv(blocks, 2) if blocks > 1 else 1
+
+    def block(
+        s: Any, i: Any
+    ) -> Any:  # the second half of an odd number of blocks ends on a repeat, which writes the same rows again
+        return jnp.minimum(s * half + i, blocks - 1)
+
+    rows = pl.BlockSpec((config.block_n, d), lambda s, i: (block(s, i), 0))  # h, dy, dh, grad: VMEM; whole rows
+    weight = pl.BlockSpec((1, d), lambda s, i: (0, 0))  # factor: VMEM; fetched once
+    parts = pl.BlockSpec((_PARTS, d), lambda s, i: (s, 0))  # dscale: VMEM; stays for a half, so it is summed there
+    operands = {"h": (h, rows), "dy": (dy, rows), "dh": (dh, rows), "factor": (factor, weight)}
+    given = {name: pair for name, pair in operands.items() if pair[0] is not None}
+    halves = pl.cdiv(blocks, half)
+    sums = [] if factor is None else [shape_like((halves * _PARTS, d), jnp.float32, h)]
+    out = pl.pallas_call(
+        functools.partial(_whole_body, names=tuple(given), eps=eps, n=n, half=half),
+        name="rms_norm_bwd",
+        grid=(halves, half),
+        in_specs=[spec for _, spec in given.values()],
+        out_specs=[rows, parts][: 1 + len(sums)],
+        out_shape=[shape_like((n, d), h.dtype, h), *sums],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=interpret,
+    )(*(array for array, _ in given.values()))
+    return out[0], out[1] if sums else jnp.zeros((0, d), jnp.float32)
+
+
+def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: int) -> None:
+    # in: h_ref, dy_ref, dh_ref [block_n, D], factor_ref [1, D], as far as given. out: grad_ref [block_n, D], sums_ref [8, D].
+    given, outputs = dict(zip(names, refs, strict=False)), refs[len(names) :]
+    h, dy = given["h"][...].astype(jnp.float32), given["dy"][...].astype(jnp.float32)
+    d = h.shape[1]
+    rstd = lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
+    x_hat = h * rstd
+    u = dy * given["factor"][...] if "factor" in given else dy
+    grad = rstd * (u - x_hat * (jnp.sum(u * x_hat, axis=-1, keepdims=True) / d))
+    if "dh" in given:
+        grad = grad + given["dh"][...].astype(jnp.float32)
+    outputs[0][...] = grad.astype(outputs[0].dtype)
+    if "factor" not in given:
+        return
+    sums_ref = outputs[1]
+
+    @pl.when(pl.program_id(1) == 0)
+    def _start_half() -> None:
+        sums_ref[...] = jnp.zeros_like(sums_ref)
+
+    # Rows past N, and those of a repeated block, must not be counted twice or at all.
+    first = (pl.program_id(0) * half + pl.program_id(1)) * h.shape[0]
+    row = first + lax.broadcasted_iota(jnp.int32, (h.shape[0], 1), 0)
+    sums_ref[...] += _fold(jnp.where(row < n, dy * x_hat, 0.0))
+
+
+def split_rows(
+    h: jax.Array,
+    factor: jax.Array | None,
+    dy: jax.Array,
+    dh: jax.Array | None,
+    *,
+    eps: float,
+    config: RmsNormTpuConfig,
+    interpret: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """As `whole_rows`, for any D."""
+    n, d = h.shape
+    blocks, columns = pl.cdiv(n, config.block_n), pl.cdiv(d, config.block_d)
+    tile = pl.BlockSpec(
+        (config.block_n, config.block_d), lambda i, sweep, j: (i, j)
+    )  # h, dy: VMEM; read in both sweeps
+    # dh, grad: VMEM; wait on column block 0 in the first sweep, which has no use for them
+    late = pl.BlockSpec((config.block_n, config.block_d), lambda i, sweep, j: (i, j * sweep))
+    weight = pl.BlockSpec((1, config.block_d), lambda i, sweep, j: (0, j))  # factor: VMEM
+    parts = pl.BlockSpec(
+        (_PARTS, config.block_d), lambda i, sweep, j: (i, j * sweep)
+    )  # dscale: VMEM; a partial sum a row block
+    operands = {"h": (h, tile), "dy": (dy, tile), "dh": (dh, late), "factor": (factor, weight)}
+    given = {name: pair for name, pair in operands.items() if pair[0] is not None}
+    sums = [] if factor is None else [shape_like((blocks * _PARTS, d), jnp.float32, h)]
+    out = pl.pallas_call(
+        functools.partial(_split_body, names=tuple(given), eps=eps, n=n, d=d),
+        name="rms_norm_bwd_split",
+        grid=(blocks, 2, columns),
+        in_specs=[spec for _, spec in given.values()],
+        out_specs=[late, parts][: 1 + len(sums)],
+        out_shape=[shape_like((n, d), h.dtype, h), *sums],
+        # two sums a row: of squares, then rstd; of u * h, then rstd^2 times its mean
+        scratch_shapes=[pltpu.VMEM((config.block_n, 1), jnp.float32), pltpu.VMEM((config.block_n, 1), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary")),
+        interpret=interpret,
+    )(*(array for array, _ in given.values()))
+    return out[0], out[1] if sums else jnp.zeros((0, d), jnp.float32)
+
+
+def _split_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, d: int) -> None:
+    # in and out: as `_whole_body`, a column block each. scratch: rstd_ref, dot_ref [block_n, 1], carried along sweeps and columns.
+    given, outputs, (rstd_ref, dot_ref) = dict(zip(names, refs, strict=False)), refs[len(names) : -2], refs[-2:]
+    i, sweep, j = pl.program_id(0), pl.program_id(1), pl.program_id(2)
+    h, dy = given["h"][...].astype(jnp.float32), given["dy"][...].astype(jnp.float32)
+    u = dy * given["factor"][...] if "factor" in given else dy
+
+    @pl.when((sweep == 0) & (j == 0))
+    def _start_rows() -> None:
+        rstd_ref[...] = jnp.zeros_like(rstd_ref)
+        dot_ref[...] = jnp.zeros_like(dot_ref)
+
+    @pl.when(sweep == 0)
+    def _add_up() -> None:
+        rstd_ref[...] += jnp.sum(keep_columns(h * h, j, d), axis=-1, keepdims=True)
+        dot_ref[...] += jnp.sum(keep_columns(u * h, j, d), axis=-1, keepdims=True)
+
+    @pl.when((sweep == 1) & (j == 0))
+    def _finish_statistics() -> None:
+        rstd_ref[...] = lax.rsqrt(rstd_ref[...] / d + eps)
+        dot_ref[...] = dot_ref[...] / d * rstd_ref[...] * rstd_ref[...]
+
+    @pl.when(sweep == 1)
+    def _write() -> None:
+        rstd = rstd_ref[...]
+        grad = rstd * (u - h * dot_ref[...])
+        if "dh" in given:
+            grad = grad + given["dh"][...].astype(jnp.float32)
+        outputs[0][...] = grad.astype(outputs[0].dtype)
+        if "factor" in given:
+            row = i * h.shape[0] + lax.broadcasted_iota(jnp.int32, (h.shape[0], 1), 0)
+            outputs[1][...] = _fold(jnp.where(row < n, dy * (h * rstd), 0.0))
+
+
+def _fold(tile: jax.Array) -> jax.Array:
+    """[block_n, D] -> [8, D]: sums over whole tiles, no shuffle inside one."""
+    return jnp.sum(tile.reshape(-1, _PARTS, tile.shape[1]), axis=0)

@@ -1,0 +1,191 @@
+"""rms_norm and add_rms_norm: public functions, argument checks, dispatch, and the tie between forward and backward."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+from tops_kernels.ops.rms_norm import xla
+from tops_kernels.runtime.arguments import check, check_backend
+from tops_kernels.runtime.call import call
+from tops_kernels.runtime.dispatch import Implementation, dispatch
+from tops_kernels.runtime.manual import alike
+from tops_kernels.runtime.overrides import Override, chosen
+from tops_kernels.runtime.residuals import named
+
+
+def rms_norm(
+    x: jax.Array,  # [*B, D]
+    scale: jax.Array | None = None,  # [D]
+    *,
+    eps: float = 1e-6,
+    scale_offset: float = 0.0,
+    backend: str | None = None,
+    interpret: Any = False,
+) -> jax.Array:
+    """Root mean square norm over the last axis (arXiv:1910.07467, eq. 4).
+
+        y = x / sqrt(mean(x^2) + eps) * (scale + scale_offset)
+
+    Computed in float32 and rounded once.
+
+    Args:
+      x: float32 or bfloat16 [*B, D], any number of leading dimensions, any sizes; D >= 1.
+      scale: float32 or bfloat16 [D]; None means ones, and scale_offset is not added.
+      eps: >= 0, added to the mean square. Static.
+      scale_offset: 1.0 for models that store scale - 1 (Gemma). Static.
+      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+    Returns: y [*B, D] in x's dtype.
+    Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
+      `backend` that has no kernel for the platform.
+    Differentiable in x and scale (reverse mode); gradients come in their dtypes.
+    """
+    params = {"eps": eps, "scale_offset": scale_offset}
+    return call(_rms_norm, "rms_norm", {"x": x, "scale": scale}, params, backend, interpret)  # type: ignore[no-any-return]  # jit loses the type
+
+
+def add_rms_norm(
+    x: jax.Array,  # [*B, D]
+    residual: jax.Array,  # [*B, D]
+    scale: jax.Array | None = None,  # [D]
+    *,
+    eps: float = 1e-6,
+    scale_offset: float = 0.0,
+    backend: str | None = None,
+    interpret: Any = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Residual sum and its root mean square norm, in one pass over memory (arXiv:1910.07467, eq. 4).
+
+        h = x + residual        y = h / sqrt(mean(h^2) + eps) * (scale + scale_offset)
+
+    The sum is taken and normed in float32; y and new_residual are each rounded once.
+
+    Args:
+      x: float32 or bfloat16 [*B, D]: what the block before gave.
+      residual: [*B, D] in x's dtype: the residual stream.
+      scale: float32 or bfloat16 [D]; None means ones, and scale_offset is not added.
+      eps: >= 0, added to the mean square. Static.
+      scale_offset: 1.0 for models that store scale - 1 (Gemma). Static.
+      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+    Returns: (y, new_residual), both [*B, D] in x's dtype. Always both.
+    Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
+      `backend` that has no kernel for the platform.
+    Differentiable in x, residual and scale (reverse mode), for cotangents of both outputs. The backward pass keeps new_residual,
+    which lives on as the next block's residual, and not x and residual.
+    """
+    params = {"eps": eps, "scale_offset": scale_offset}
+    arrays = {"x": x, "residual": residual, "scale": scale}
+    return call(_add_rms_norm, "add_rms_norm", arrays, params, backend, interpret)  # type: ignore[no-any-return]  # jit loses the type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Static:
+    """What a call fixes at trace time."""
+
+    op: str
+    eps: float
+    scale_offset: float
+    backend: str | None
+    interpret: Any
+    override: Override
+
+    def dispatch(self, which: str, name: str, *arrays: Any) -> Any:
+        """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
+        values = {"eps": self.eps, "scale_offset": self.scale_offset}
+
+        def on_tpu(*arrays: Any) -> Any:
+            from tops_kernels.ops.rms_norm import pallas_tpu  # Pallas takes longer to import than all of this package
+
+            config = chosen(self.override, which)
+            return getattr(pallas_tpu, name)(*arrays, **values, config=config, interpret=self.interpret)
+
+        implementations: dict[str, Implementation] = {
+            "xla": functools.partial(getattr(xla, name), **values),
+            "pallas_tpu": on_tpu,
+        }
+        return dispatch(self.op, self.backend, self.interpret, implementations, *arrays)
+
+
+_STATIC_NAMES = ("eps", "scale_offset", "backend", "interpret", "override")
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC_NAMES)
+def _rms_norm(x: Any, scale: Any, **static: Any) -> Any:
+    return _norm(_checked("rms_norm", {"x": x, "scale": scale}, **static), *alike(x, scale))
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC_NAMES)
+def _add_rms_norm(x: Any, residual: Any, scale: Any, **static: Any) -> Any:
+    arrays = {"x": x, "residual": residual, "scale": scale}
+    return _add_norm(_checked("add_rms_norm", arrays, **static), *alike(x, residual, scale))
+
+
+def _checked(
+    op: str,
+    arrays: dict[str, Any],
+    eps: float,
+    scale_offset: float,
+    backend: str | None,
+    interpret: Any,
+    override: Override,
+) -> _Static:
+    check_backend(op, backend, interpret)
+    check(op, arrays, {"eps": eps, "scale_offset": scale_offset})
+    return _Static(op, float(eps), float(scale_offset), backend, interpret, override)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _norm(static: _Static, x: jax.Array, scale: jax.Array | None) -> Any:
+    return static.dispatch("fwd", "rms_norm_fwd", x, scale)
+
+
+def _norm_fwd(static: _Static, x: jax.Array, scale: jax.Array | None) -> Any:
+    return _norm(static, x, scale), (named(x, "rms_norm.x"), scale)
+
+
+def _norm_bwd(static: _Static, residuals: Any, dy: jax.Array) -> Any:
+    x, scale = residuals
+    return _backward(static, x, scale, dy, None)
+
+
+_norm.defvjp(_norm_fwd, _norm_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _add_norm(static: _Static, x: jax.Array, residual: jax.Array, scale: jax.Array | None) -> Any:
+    return static.dispatch("fwd", "add_rms_norm_fwd", x, residual, scale)
+
+
+def _add_norm_fwd(static: _Static, x: jax.Array, residual: jax.Array, scale: jax.Array | None) -> Any:
+    y, h = _add_norm(static, x, residual, scale)
+    return (y, h), (named(h, "add_rms_norm.new_residual"), scale)
+
+
+def _add_norm_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
+    h, scale = residuals
+    dh, dscale = _backward(static, h, scale, *cotangents)
+    return dh, dh, dscale
+
+
+_add_norm.defvjp(_add_norm_fwd, _add_norm_bwd)
+
+
+# The backward pass is a custom_vjp too, so that a second derivative differentiates its XLA form and never a kernel.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _backward(static: _Static, h: jax.Array, scale: jax.Array | None, dy: jax.Array, dh: jax.Array | None) -> Any:
+    return static.dispatch("vjp", "rms_norm_bwd", h, scale, dy, dh)
+
+
+def _backward_fwd(static: _Static, *arrays: Any) -> Any:
+    return _backward(static, *arrays), arrays
+
+
+def _backward_bwd(static: _Static, arrays: Any, cotangents: Any) -> Any:
+    plain = functools.partial(xla.rms_norm_bwd, eps=static.eps, scale_offset=static.scale_offset)
+    return jax.vjp(plain, *arrays)[1](cotangents)
+
+
+_backward.defvjp(_backward_fwd, _backward_bwd)

@@ -1,0 +1,62 @@
+"""One checker for every op: holds a call against the manifest's contract and raises errors that name the argument.
+
+The check runs while the call is traced, inside the jitted body, so a cached call does not pay for it. What never reaches tracing,
+because jax.jit itself refuses the arguments, is explained afterwards by `explain`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+import tops_manifest
+from tops_manifest import ArraySpec, Binding, ContractTypeError, ContractValueError
+
+BACKENDS = ("xla", "pallas_tpu", "pallas_gpu")
+
+
+def check(op: str, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> Binding:
+    """Binds a call to its contract.
+
+    Args:
+      op: name of an op of the manifest.
+      arrays: input name -> array, tracer, or None where an optional input is not given.
+      params: parameter name -> static value.
+    Raises: ContractValueError or ContractTypeError (a ValueError, a TypeError) naming op, argument, got and expected.
+    """
+    specs = {name: None if array is None else _spec(op, name, array) for name, array in arrays.items()}
+    return tops_manifest.bind(tops_manifest.op(op), specs, params)
+
+
+def check_backend(op: str, backend: object, interpret: object) -> None:
+    """Raises for a backend the op does not have, or an `interpret` that goes with no kernel."""
+    known = [key for key in BACKENDS if key in tops_manifest.op(op).kernel_map]
+    if backend is not None and not isinstance(backend, str):
+        raise ContractTypeError(op, "backend", f"is of type {type(backend).__name__}", f"None or one of {known}")
+    if backend is not None and backend not in known:
+        raise ContractValueError(op, "backend", f"is {backend!r}", f"None or one of {known}")
+    if interpret is None or not (isinstance(interpret, bool) or type(interpret).__name__ == "InterpretParams"):
+        raise ContractTypeError(
+            op, "interpret", f"is of type {type(interpret).__name__}", "False, True or a pltpu.InterpretParams"
+        )
+    if interpret is not False and backend == "xla":
+        raise ContractValueError(
+            op, "interpret", 'is given with backend="xla"', "a Pallas backend", "XLA code is compiled, not interpreted"
+        )
+
+
+def explain(op: str, arrays: Mapping[str, Any], params: Mapping[str, Any], backend: object, interpret: object) -> None:
+    """Raises the named error for arguments that jax.jit refused; returns where the fault is not in the arguments."""
+    check_backend(op, backend, interpret)
+    check(op, arrays, params)
+
+
+def _spec(op: str, name: str, array: Any) -> ArraySpec:
+    """An array's shape and dtype. Python numbers count as arrays of rank 0; lists and the like do not."""
+    if isinstance(array, bool | int | float | complex):
+        array = jax.numpy.asarray(array)
+    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    if not isinstance(shape, tuple) or dtype is None:
+        got = f"is of type {type(array).__name__}"
+        raise ContractTypeError(op, name, got, "an array", f"Pass jnp.asarray({name})")
+    return ArraySpec(shape, str(dtype))
