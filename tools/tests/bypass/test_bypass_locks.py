@@ -4,15 +4,34 @@ compare within the tree. And the whole of it once: tests weakened together with 
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tools.tests.bypass.tree import MANIFEST, TESTS, Tree, copy_of
+from tools.tests.bypass.tree import KERNELS, MANIFEST, TESTS, Tree, copy_of
+from tools.trust import gate, replay
+from tools.trust.revision import Git
 from tools.trust.stages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[3]
 _NORM = f"{MANIFEST}ops/rms_norm.toml"
+# One comparison of the conformance suite, seconds; the gate's replay runs all of it.
+_HOLD = """
+import tops_manifest
+from tops_tests import subject
+
+op = tops_manifest.op("rms_norm")
+subject.measure(subject.dispatched(op), subject.case(op, {"B": (4,), "D": 64}), "fwd")
+"""
+_SLOPPY = """
+
+_exact = rms_norm
+
+
+def rms_norm(x, *args, **options):
+    return 1.01 * _exact(x, *args, **options)
+"""
 _DTYPES = ('X = ["float32", "bfloat16"]', 'X = ["float32", "bfloat16", "float16"]')
 
 
@@ -75,3 +94,22 @@ def test_a_tolerance_edited_beside_its_lock_is_caught(tree):
     status, said = _run(tree, "tops_tests", "tolerances", "--check")
     assert status == 1
     assert "bump tops-tests and say why" in said
+
+
+def test_a_tolerance_weakened_by_the_rules_together_with_its_kernel_fails_the_base_replay(tree):
+    """Version, changelog, table and lock all say so; the tests as they were do not."""
+    tree.replace(f"{TESTS}tolerances.py", '"fwd", ("y",), float32=1e-6', '"fwd", ("y",), float32=1e-1')
+    tree.replace(f"{TESTS}tolerances.lock", '"rms_norm/float32/y/fwd": 1e-06', '"rms_norm/float32/y/fwd": 0.1')
+    tree.replace("packages/tops-tests/pyproject.toml", 'version = "0.', 'version = "1.')
+    version = tomllib.loads((tree.root / "packages/tops-tests/pyproject.toml").read_text())["project"]["version"]
+    tree.replace(
+        "CHANGELOG.md", "## tops-tests\n", f"## tops-tests\n\n### {version}\n\n- A tolerance of rms_norm is 0.1 now.\n"
+    )
+    tree.append(f"{KERNELS}__init__.py", _SLOPPY)
+    head = tree.commit()
+    verdict = gate.judge(Git(tree.root), "clean", head)
+    assert not {"tolerance-ratchet", "stage-gate"} & {fault.check for fault in verdict.faults}
+    assert verdict.needs_replay
+    (fault,) = replay.check(Git(tree.root), verdict.base, head, built=False, commands=[("-c", _HOLD)])
+    assert fault.check == "base-replay"
+    assert "the label contract-change; an owner's approval; a higher version of tops-kernels" in fault.do

@@ -79,7 +79,7 @@ def split_rows(
         (1, config.block_d), lambda i, sweep, j: (0, j * sweep)
     )  # factor: VMEM; waits at 0 in the first sweep
     # y, h: VMEM; stays on column block 0 in the first sweep, which does not write it, and goes out only in the second
-    out = pl.BlockSpec((config.block_n, config.block_d), lambda i, sweep, j: (i, j * sweep))
+    late = pl.BlockSpec((config.block_n, config.block_d), lambda i, sweep, j: (i, j * sweep))
     operands = {"x": (x, tile), "residual": (residual, tile), "factor": (factor, weight)}
     given = {name: pair for name, pair in operands.items() if pair[0] is not None}
     outputs = 1 if residual is None else 2
@@ -88,7 +88,7 @@ def split_rows(
         name="rms_norm_fwd_split" if residual is None else "add_rms_norm_fwd_split",
         grid=(pl.cdiv(n, config.block_n), 2, pl.cdiv(d, config.block_d)),
         in_specs=[spec for _, spec in given.values()],
-        out_specs=[out] * outputs,
+        out_specs=[late] * outputs,
         out_shape=[shape_like((n, d), x.dtype, x)] * outputs,
         scratch_shapes=[pltpu.VMEM((config.block_n, 1), jnp.float32)],  # a sum of squares a row, then its rstd
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary")),

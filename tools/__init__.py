@@ -1,0 +1,1 @@
+"""What keeps the workspace honest: scripts that CI, the hooks and people run alike."""
