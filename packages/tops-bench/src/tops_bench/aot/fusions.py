@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tops_bench.aot.avals import aval
+
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def _a(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
+    return aval(shape, dtype)
 
 
 _F32, _I32 = jnp.float32, jnp.int32

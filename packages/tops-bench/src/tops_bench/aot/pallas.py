@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from tops_bench.aot.avals import aval
+
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -55,7 +57,7 @@ CONFIGURATIONS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def _bf16(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    return aval(shape, jnp.bfloat16)
 
 
 def _flash(B: int, H: int, T: int, D: int, causal: bool) -> Program:
@@ -77,19 +79,19 @@ def _splash(B: int, H: int, T: int, D: int, causal: bool, block_q: int, block_kv
 def _gmm(M: int, K: int, N: int, groups: int, tiling: tuple[int, int, int]) -> Program:
     from jax.experimental.pallas.ops.tpu.megablox import gmm
 
-    sizes = jax.ShapeDtypeStruct((groups,), jnp.int32)
+    sizes = aval((groups,), jnp.int32)
     return functools.partial(gmm, tiling=tuple(tiling)), (_bf16(M, K), _bf16(groups, K, N), sizes)
 
 
 def _ragged_dot(M: int, K: int, N: int, groups: int) -> Program:
-    return jax.lax.ragged_dot, (_bf16(M, K), _bf16(groups, K, N), jax.ShapeDtypeStruct((groups,), jnp.int32))
+    return jax.lax.ragged_dot, (_bf16(M, K), _bf16(groups, K, N), aval((groups,), jnp.int32))
 
 
 def _paged(B: int, H: int, KV: int, D: int, pages: int, page: int, longest: int) -> Program:
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
-    lengths = jax.ShapeDtypeStruct((B,), jnp.int32)
-    table = jax.ShapeDtypeStruct((B, longest // page), jnp.int32)
+    lengths = aval((B,), jnp.int32)
+    table = aval((B, longest // page), jnp.int32)
     cache = _bf16(KV, pages, page, D)
     function = functools.partial(paged_attention, pages_per_compute_block=8)
     return function, (_bf16(B, H, D), cache, cache, lengths, table)
@@ -101,7 +103,7 @@ def _small_matmul(rows: int) -> Program:
     def body(a_ref: Any, b_ref: Any, y_ref: Any) -> None:
         y_ref[...] = jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
 
-    function = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((rows, 128), jnp.float32), name="small_matmul")
+    function = pl.pallas_call(body, out_shape=aval((rows, 128), jnp.float32), name="small_matmul")
     return function, (_bf16(rows, 128), _bf16(128, 128))
 
 

@@ -5,6 +5,7 @@ Only shapes, configurations and times are read from it; its kernels are compiled
 """
 
 import dataclasses
+import importlib
 import importlib.metadata
 import importlib.resources
 import json
@@ -17,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tops_bench.aot.avals import aval
+
 INSTALL = "uv run --python 3.13 --with tokamax --with 'jax[tpu]' tops-bench aot --validate c"
 FOLDERS: Mapping[str, str] = {"v5e": "tpu_v5_lite", "v5p": "tpu_v5", "v6e": "tpu_v6_lite", "tpu7x": "tpu7x"}
 KERNELS: Mapping[str, str] = {
@@ -25,6 +28,9 @@ KERNELS: Mapping[str, str] = {
 }
 _ARRAY = re.compile(r"^(\w+)\[([\d,]*)\]$")
 _DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32, "bfloat16": jnp.bfloat16, "float32": jnp.float32}
+
+
+Program = tuple[Callable[..., Any], tuple[Any, ...], dict[int, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,16 +94,15 @@ def _plain(kernel: str, call: Mapping[str, Any]) -> bool:
     return free and call["bias"] is None and call["logits_soft_cap"] is None and isinstance(call["q"], str)
 
 
-def program(
-    kernel: str, call: Mapping[str, Any], config: Mapping[str, Any]
-) -> tuple[Callable[..., Any], tuple[Any, ...], dict[int, np.ndarray]]:
+def program(kernel: str, call: Mapping[str, Any], config: Mapping[str, Any]) -> Program:
     """The peer's kernel for a row: function, shapes, and the values its control flow hangs on."""
-    return _ragged_dot(call, config) if kernel == "ragged_dot" else _attention(call, config)
+    made: Program = _ragged_dot(call, config) if kernel == "ragged_dot" else _attention(call, config)
+    return made
 
 
 def _ragged_dot(call: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    from tokamax._src.ops.ragged_dot import base
-    from tokamax._src.ops.ragged_dot import pallas_mosaic_tpu as kernel
+    base: Any = importlib.import_module("tokamax._src.ops.ragged_dot.base")
+    kernel: Any = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_tpu")
 
     lhs, rhs = _aval(call["lhs"]), _aval(call["rhs"])
     given = call["group_sizes"]
@@ -107,7 +112,7 @@ def _ragged_dot(call: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     else:
         sizes = np.asarray(given, np.int32)
     numbers = call["ragged_dot_dimension_numbers"]
-    dimensions = jax.lax.RaggedDotDimensionNumbers(
+    dimensions = jax.lax.RaggedDotDimensionNumbers(  # type: ignore[no-untyped-call]  # jax has no types for it
         dot_dimension_numbers=tuple(tuple(tuple(part) for part in pair) for pair in numbers["dot_dimension_numbers"]),
         lhs_ragged_dimensions=tuple(numbers["lhs_ragged_dimensions"]),
         rhs_group_dimensions=tuple(numbers["rhs_group_dimensions"]),
@@ -119,11 +124,11 @@ def _ragged_dot(call: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
         return op(left, right, group_sizes=group_sizes, ragged_dot_dimension_numbers=dimensions,
                   preferred_element_type=_DTYPES[preferred] if preferred else None)  # fmt: skip
 
-    return function, (lhs, rhs, jax.ShapeDtypeStruct(sizes.shape, jnp.int32)), {2: sizes}
+    return function, (lhs, rhs, aval(sizes.shape, jnp.int32)), {2: sizes}
 
 
 def _attention(call: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
-    from tokamax._src.ops.attention import pallas_mosaic_tpu as kernel
+    kernel: Any = importlib.import_module("tokamax._src.ops.attention.pallas_mosaic_tpu")
 
     op = kernel.PallasMosaicTpuFlashAttention(config=kernel.Config(**config), bypass_device_check=True)
 
@@ -138,4 +143,4 @@ def _aval(text: str) -> Any:
     match = _ARRAY.match(text)
     if not match:
         raise ValueError(f"tokamax: array {text!r} is not like bf16[8,128]")
-    return jax.ShapeDtypeStruct(tuple(int(size) for size in match.group(2).split(",") if size), _DTYPES[match.group(1)])
+    return aval(tuple(int(size) for size in match.group(2).split(",") if size), _DTYPES[match.group(1)])

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         # One process, one dump folder: libtpu reads these as it is loaded, at the first topology.
         os.environ.update(toolchain.environment("tpu", folder))
-        jax.config.update("jax_platforms", "cpu")  # jax may have read its variables already
+        jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]  # jax has no types for it; it may have read its variables already
         function, avals, *rest = _load(args.subject)()
         from tops_bench.aot import compiling, files
 

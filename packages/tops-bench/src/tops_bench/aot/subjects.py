@@ -5,11 +5,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
-
 import tops_kernels
 from tops_bench import baselines, passes
 from tops_bench.aot import fusions, pallas
+from tops_bench.aot.avals import aval
 from tops_bench.benchmark import public
 from tops_bench.worker import case_from
 from tops_manifest.model import Op, Pass
@@ -69,7 +68,7 @@ def shapes(case: Case, which: Pass) -> tuple[Any, ...]:
     inputs = tuple(specs[name] for name in case.inputs())
     if which == "fwd":
         return inputs
-    given = tuple(jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in case.outputs().values())
+    given = tuple(aval(spec.shape, spec.dtype) for spec in case.outputs().values())
     return (given[0] if len(given) == 1 else given, *inputs)
 
 

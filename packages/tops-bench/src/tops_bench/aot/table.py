@@ -41,6 +41,22 @@ def cells(row: Row) -> tuple[str, ...]:
         return (row.contender, row.target, row.status, *[""] * 8, row.reason)
     found = row.figures
     slots = found.get("slots", {})
+    if "registers" in found:
+        said = f"{found['registers']} registers, {size(found['shared_bytes'])} shared, PTX {size(found['ptx_bytes'])}, by {found['assembler']}"
+        return (
+            row.contender,
+            row.target,
+            "-",
+            "-",
+            "-",
+            "",
+            "-",
+            str(found["spills"]),
+            "-",
+            "-",
+            size(found["temp_bytes"]),
+            said,
+        )
     return (
         row.contender,
         row.target,

@@ -76,8 +76,8 @@ def _source_line(error: BaseException, text: str) -> str:
         return f"{Path(named[-1][0]).name}:{named[-1][1]}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/jax/" not in frame.filename]
     kernels = [frame for frame in frames if "tops_kernels" in frame.filename]
-    frame = (kernels or frames or [None])[-1]
-    return f"{Path(frame.filename).name}:{frame.lineno}" if frame is not None else ""
+    found = kernels or frames
+    return f"{Path(found[-1].filename).name}:{found[-1].lineno}" if found else ""
 
 
 def serve(source: TextIO, sink: TextIO, folder: Path) -> None:
