@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tops_manifest import Op
-
 from tops_tests.subject import Subject
 
 GROUP = "tops.baselines"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
 import tops_kernels
 import tops_manifest
 from tops_manifest import Op
 from tops_manifest.model import Pass
 from tops_manifest.workloads import Case
-
 from tops_tests import digests, tolerances
 from tops_tests.canonical import canonical, sha256
 from tops_tests.optest import Measured

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
+
 import tops_manifest
 from tops_manifest import ContractTypeError, ContractValueError, Op
 from tops_manifest.model import Pass
 from tops_manifest.workloads import Case, cases
-
 from tops_tests import baselines, certificates
 from tops_tests.compare import ConformanceError
 from tops_tests.optest import Measured

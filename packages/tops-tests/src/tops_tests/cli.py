@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import tops_manifest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
-from tops_manifest import Op
 
+import tops_manifest
+from tops_manifest import Op
 from tops_tests import certificates, certify, conformance, ratchet, waivers
 from tops_tests.certify import Outcome
 

@@ -8,7 +8,6 @@ from platform import python_version
 import tops_kernels
 from tops_manifest import Op
 from tops_manifest.digest import contract_digest
-
 from tops_tests import baselines, oracles, tolerances
 
 # What, besides the family's oracle, decides whether a kernel passes.

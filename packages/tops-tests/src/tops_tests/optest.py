@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+
 from tops_manifest import ArraySpec
 from tops_manifest.model import Pass
-from tops_workloads import Workload
-
 from tops_tests import oracles
 from tops_tests.compare import ConformanceError, relative_error
 from tops_tests.tolerances import tolerance
+from tops_workloads import Workload
 
 _T = TypeVar("_T")
 _PROBE = 1e-6  # relative step that shows the size of the terms of a sum

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+
 import tops_kernels
 from tops_manifest import Op
 from tops_manifest.model import Pass
 from tops_manifest.workloads import Case
-
 from tops_tests.optest import Measured, OpTest
 
 # Keys of kernel_map that can be interpreted on a machine without their device.

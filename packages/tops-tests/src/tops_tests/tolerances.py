@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from tops_manifest.model import Pass
-
 from tops_tests.canonical import sha256
 
 

@@ -16,6 +16,7 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+
 from tops_manifest import Op
 
 Array = npt.NDArray[np.float64]
