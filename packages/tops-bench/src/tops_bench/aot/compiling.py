@@ -72,7 +72,7 @@ def compile_tpu(
     Raises what tracing, lowering or the compiler raises, or DumpError."""
     device = _device(target)
     here = SingleDeviceSharding(device)
-    placed = jax.tree.map(lambda aval: aval(aval.shape, aval.dtype, sharding=here), tuple(avals))
+    placed = jax.tree.map(lambda one: aval(one.shape, one.dtype, sharding=here), tuple(avals))
     # The abstract mesh tells lowering the generation: kernels with SMEM operands ask for it. The output's sharding keeps a
     # program whose outputs hang on no input (the gradient of a sum) from being compiled for the host.
     with use_abstract_mesh(Mesh(np.array([device]), ("x",)).abstract_mesh):

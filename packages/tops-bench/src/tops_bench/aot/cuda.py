@@ -112,10 +112,9 @@ def _assemble(text: str, path: Path, target: Target, figures: dict[str, Any]) ->
         )
     except (OSError, subprocess.TimeoutExpired):
         return
-    if done.returncode:
-        figures["assembler"] = (
-            f"ptxas: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}"
-        )
+    if done.returncode:  # XLA dumps some pieces that only link together: the others' figures stand
+        if figures["assembler"] != "ptxas":
+            figures["assembler"] = f"ptxas: {(done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}"
         return
     figures["assembler"] = "ptxas"
     figures["registers"] = max([figures["registers"], *(int(count) for count in _PTXAS.findall(done.stderr))])
