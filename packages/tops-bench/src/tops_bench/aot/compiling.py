@@ -11,6 +11,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, SingleDeviceSharding, use_abstract_mesh
 
 from tops_bench.aot import dumps, estimate, hlo, prefetch
+from tops_bench.aot.avals import aval
 from tops_bench.aot.bundles import DumpError
 from tops_bench.aot.pallas import chip_info
 from tops_bench.aot.targets import Chip, Target, chip_from_info
