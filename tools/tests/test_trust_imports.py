@@ -164,3 +164,19 @@ def test_an_ops_files_import_only_in_ways_that_its_digest_follows(tree, line, ca
     path = "packages/tops-kernels/src/tops_kernels/ops/norm/op.py"
     write(tree, path, f"{line}\n")
     assert shown(tree, path) == (["1 kernel-digest"] if caught else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "caught"),
+    [
+        ("def f(x):\n    return [getattr(x, name) for name in ('a', 'b')]\n", []),
+        ("def f(x):\n    return [getattr(x, name) for name in ('a', '__globals__')]\n", ["2 introspection"]),
+        ("import os\ndef f():\n    return [getattr(os, name) for name in ('sep', 'fork')]\n", ["3 process"]),
+        ("def f(x, names):\n    return [getattr(x, name) for name in names]\n", ["2 introspection"]),
+        ("def f(x, name):\n    for name in ('a',):\n        pass\n    return getattr(x, name)\n", ["4 introspection"]),
+        ("def f(x, y):\n    for name in ('a',):\n        name = y\n        getattr(x, name)\n", ["4 introspection"]),
+    ],
+)
+def test_getattr_by_name_is_read_where_every_name_is_spelled_out(tree, code, caught):
+    write(tree, _FILE, code)
+    assert shown(tree, _FILE) == caught

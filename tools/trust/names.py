@@ -26,6 +26,8 @@ class Names:
             for node in binding:
                 self._note_assignment(node)
 
+        self.choices = _choices(module.tree)
+
     def _note_import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -131,6 +133,25 @@ class Names:
         own = isinstance(package, ast.Name) and package.id in ("__package__", "__name__")
         text = self.module.package if own else None if package is None else literal(package)
         return None if text is None else self.absolute(name.lstrip("."), level, text)
+
+
+def _choices(tree: ast.AST) -> dict[str, set[str]]:
+    """Name -> the strings it can be, where every place that binds it is a loop over strings spelled out."""
+    found: dict[str, set[str]] = {}
+    targets: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name):
+            values = [literal(one) for one in node.iter.elts] if isinstance(node.iter, ast.Tuple | ast.List) else [None]
+            known = [value for value in values if value is not None]
+            if len(known) == len(values):
+                targets.add(node.target)
+                found.setdefault(node.target.id, set()).update(known)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and node not in targets:
+            found.pop(node.id, None)
+        elif isinstance(node, ast.arg):
+            found.pop(node.arg, None)
+    return found
 
 
 def _has_fromlist(call: ast.Call) -> bool:

@@ -39,8 +39,15 @@ class _Reader:
         self.asked_by_name = {
             node.args[0]
             for node in asked
-            if literal(node.args[1]) and self.names.resolve(node.func) & {"builtins.hasattr", "builtins.getattr"}
+            if self._spelled_out(node.args[1]) and names.resolve(node.func) & {"builtins.hasattr", "builtins.getattr"}
         }
+
+    def _spelled_out(self, node: ast.expr) -> set[str]:
+        """Every string that an expression may be; empty where it cannot be told."""
+        text = literal(node)
+        if text is not None:
+            return {text}
+        return self.names.choices.get(node.id, set()) if isinstance(node, ast.Name) else set()
 
     def findings(self) -> Iterator[Finding]:
         for node in walk_outermost(self.module.tree):
@@ -139,16 +146,15 @@ class _Reader:
         return self._found(node, construct, DYNAMIC, f"of {target}" + (f": {why}" if why else ""), absolute=bool(why))
 
     def _getattr(self, node: ast.Call) -> Iterator[Finding]:
-        owners, attribute = self.names.resolve(node.args[0]), literal(node.args[1])
-        if attribute is not None:
-            yield from self._banned(node, {f"{owner}.{attribute}" for owner in owners})
-            if attribute in BANNED_ATTRIBUTES and not any(banned(f"{owner}.{attribute}") for owner in owners):
-                yield self._found(node, f".{attribute}", BANNED_ATTRIBUTES[attribute], "by getattr")
-        else:
+        owners, known = self.names.resolve(node.args[0]), self._spelled_out(node.args[1])
+        for name in sorted(known):
+            yield from self._banned(node, {f"{owner}.{name}" for owner in owners})
+            if name in BANNED_ATTRIBUTES and not any(banned(f"{owner}.{name}") for owner in owners):
+                yield self._found(node, f".{name}", BANNED_ATTRIBUTES[name], "by getattr")
+        if not known:
             owner = min(owners, default="a value")
-            yield self._found(
-                node, "getattr", INTERPRETER, f"on {owner} with a name that is not a literal: unresolvable"
-            )
+            what = f"on {owner} with a name that is not a literal: unresolvable"
+            yield self._found(node, "getattr", INTERPRETER, what)
 
     def _is_import(self, target: str) -> bool:
         """Whether a dotted name is surely a module or something in one (not a builtin or a local)."""
