@@ -1,7 +1,7 @@
 """Backward kernels: gradients of the rows, and partial sums of the scale's gradient. VMEM is bounded by the configuration.
 
 With r = rstd, x_hat = h * r, u = dy * factor:  dh = r * (u - x_hat * mean(u * x_hat)) [+ dh of the sum],  dfactor = sum over rows of dy * x_hat.
-The statistic is computed again from h, which is read anyway: a float32 column [N, 1] would cost 128 lanes a row in HBM.
+The statistic is computed again from x, which is read anyway: a float32 column [N, 1] would cost 128 lanes a row in HBM.
 
 whole_rows: grid (2 halves of the row blocks, blocks of a half). The scale's gradient stays in VMEM over a half; two halves, so that a
     chip with two cores has one for each. split_rows: grid (row blocks, 2 sweeps, column blocks), a partial sum a row block.
@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from tops_kernels.ops.rms_norm._pallas_tpu_fwd import keep_columns
+from tops_kernels.ops.rms_norm._pallas_tpu_fwd import add_up, keep_columns
 from tops_kernels.ops.rms_norm.config import RmsNormTpuConfig
 from tops_kernels.runtime.manual import shape_like
 
@@ -24,7 +24,8 @@ _PARTS = 8  # rows of a float32 tile: sums over rows stop at whole tiles, and XL
 
 
 def whole_rows(
-    h: jax.Array,
+    x: jax.Array,
+    residual: jax.Array | None,
     factor: jax.Array | None,
     dy: jax.Array,
     dh: jax.Array | None,
@@ -33,8 +34,8 @@ def whole_rows(
     config: RmsNormTpuConfig,
     interpret: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """h, dy, dh [N, D], factor [1, D] float32 -> gradient [N, D] in h's dtype, partial sums [parts, D] float32 (none: [0, D])."""
-    n, d = h.shape
+    """x, residual, dy, dh [N, D], factor [1, D] float32 -> gradient [N, D] in x's dtype, partial sums [parts, D] float32 (none: [0, D])."""
+    n, d = x.shape
     blocks = pl.cdiv(n, config.block_n)
     half = pl.cdiv(blocks, 2) if blocks > 1 else 1
 
@@ -43,20 +44,28 @@ def whole_rows(
     ) -> Any:  # the second half of an odd number of blocks ends on a repeat, which writes the same rows again
         return jnp.minimum(s * half + i, blocks - 1)
 
-    rows = pl.BlockSpec((config.block_n, d), lambda s, i: (block(s, i), 0))  # h, dy, dh, grad: VMEM; whole rows
+    rows = pl.BlockSpec(
+        (config.block_n, d), lambda s, i: (block(s, i), 0)
+    )  # x, residual, dy, dh, grad: VMEM; whole rows
     weight = pl.BlockSpec((1, d), lambda s, i: (0, 0))  # factor: VMEM; fetched once
     parts = pl.BlockSpec((_PARTS, d), lambda s, i: (s, 0))  # dscale: VMEM; stays for a half, so it is summed there
-    operands = {"h": (h, rows), "dy": (dy, rows), "dh": (dh, rows), "factor": (factor, weight)}
+    operands = {
+        "x": (x, rows),
+        "residual": (residual, rows),
+        "dy": (dy, rows),
+        "dh": (dh, rows),
+        "factor": (factor, weight),
+    }
     given = {name: pair for name, pair in operands.items() if pair[0] is not None}
     halves = pl.cdiv(blocks, half)
-    sums = [] if factor is None else [shape_like((halves * _PARTS, d), jnp.float32, h)]
+    sums = [] if factor is None else [shape_like((halves * _PARTS, d), jnp.float32, x)]
     out = pl.pallas_call(
         functools.partial(_whole_body, names=tuple(given), eps=eps, n=n, half=half),
-        name="rms_norm_bwd",
+        name="rms_norm_bwd" if residual is None else "add_rms_norm_bwd",
         grid=(halves, half),
         in_specs=[spec for _, spec in given.values()],
         out_specs=[rows, parts][: 1 + len(sums)],
-        out_shape=[shape_like((n, d), h.dtype, h), *sums],
+        out_shape=[shape_like((n, d), x.dtype, x), *sums],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
         interpret=interpret,
     )(*(array for array, _ in given.values()))
@@ -64,9 +73,9 @@ def whole_rows(
 
 
 def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: int) -> None:
-    # in: h_ref, dy_ref, dh_ref [block_n, D], factor_ref [1, D], as far as given. out: grad_ref [block_n, D], sums_ref [8, D].
+    # in: x_ref, residual_ref, dy_ref, dh_ref [block_n, D], factor_ref [1, D], as far as given. out: grad_ref [block_n, D], sums_ref [8, D].
     given, outputs = dict(zip(names, refs, strict=False)), refs[len(names) :]
-    h, dy = given["h"][...].astype(jnp.float32), given["dy"][...].astype(jnp.float32)
+    h, dy = add_up(given["x"], given.get("residual")), given["dy"][...].astype(jnp.float32)
     d = h.shape[1]
     rstd = lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
     x_hat = h * rstd
@@ -90,7 +99,8 @@ def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: in
 
 
 def split_rows(
-    h: jax.Array,
+    x: jax.Array,
+    residual: jax.Array | None,
     factor: jax.Array | None,
     dy: jax.Array,
     dh: jax.Array | None,
@@ -100,27 +110,33 @@ def split_rows(
     interpret: Any,
 ) -> tuple[jax.Array, jax.Array]:
     """As `whole_rows`, for any D."""
-    n, d = h.shape
+    n, d = x.shape
     blocks, columns = pl.cdiv(n, config.block_n), pl.cdiv(d, config.block_d)
     tile = pl.BlockSpec(
         (config.block_n, config.block_d), lambda i, sweep, j: (i, j)
-    )  # h, dy: VMEM; read in both sweeps
+    )  # x, residual, dy: VMEM; read in both sweeps
     # dh, grad: VMEM; wait on column block 0 in the first sweep, which has no use for them
     late = pl.BlockSpec((config.block_n, config.block_d), lambda i, sweep, j: (i, j * sweep))
     weight = pl.BlockSpec((1, config.block_d), lambda i, sweep, j: (0, j))  # factor: VMEM
     parts = pl.BlockSpec(
         (_PARTS, config.block_d), lambda i, sweep, j: (i, j * sweep)
     )  # dscale: VMEM; a partial sum a row block
-    operands = {"h": (h, tile), "dy": (dy, tile), "dh": (dh, late), "factor": (factor, weight)}
+    operands = {
+        "x": (x, tile),
+        "residual": (residual, tile),
+        "dy": (dy, tile),
+        "dh": (dh, late),
+        "factor": (factor, weight),
+    }
     given = {name: pair for name, pair in operands.items() if pair[0] is not None}
-    sums = [] if factor is None else [shape_like((blocks * _PARTS, d), jnp.float32, h)]
+    sums = [] if factor is None else [shape_like((blocks * _PARTS, d), jnp.float32, x)]
     out = pl.pallas_call(
         functools.partial(_split_body, names=tuple(given), eps=eps, n=n, d=d),
-        name="rms_norm_bwd_split",
+        name="rms_norm_bwd_split" if residual is None else "add_rms_norm_bwd_split",
         grid=(blocks, 2, columns),
         in_specs=[spec for _, spec in given.values()],
         out_specs=[late, parts][: 1 + len(sums)],
-        out_shape=[shape_like((n, d), h.dtype, h), *sums],
+        out_shape=[shape_like((n, d), x.dtype, x), *sums],
         # two sums a row: of squares, then rstd; of u * h, then rstd^2 times its mean
         scratch_shapes=[pltpu.VMEM((config.block_n, 1), jnp.float32), pltpu.VMEM((config.block_n, 1), jnp.float32)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary", "arbitrary")),
@@ -133,7 +149,7 @@ def _split_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, d: int) 
     # in and out: as `_whole_body`, a column block each. scratch: rstd_ref, dot_ref [block_n, 1], carried along sweeps and columns.
     given, outputs, (rstd_ref, dot_ref) = dict(zip(names, refs, strict=False)), refs[len(names) : -2], refs[-2:]
     i, sweep, j = pl.program_id(0), pl.program_id(1), pl.program_id(2)
-    h, dy = given["h"][...].astype(jnp.float32), given["dy"][...].astype(jnp.float32)
+    h, dy = add_up(given["x"], given.get("residual")), given["dy"][...].astype(jnp.float32)
     u = dy * given["factor"][...] if "factor" in given else dy
 
     @pl.when((sweep == 0) & (j == 0))

@@ -51,7 +51,7 @@ def whole_rows(
 def _whole_body(*refs: Any, names: tuple[str, ...], eps: float) -> None:
     # in: x_ref, residual_ref [block_n, D], factor_ref [1, D], as far as given. out: y_ref, and h_ref with a residual.
     given, outputs = dict(zip(names, refs, strict=False)), refs[len(names) :]
-    h = _sum(given["x"], given.get("residual"))  # [block_n, D]
+    h = add_up(given["x"], given.get("residual"))  # [block_n, D]
     # The last block may reach past N. Those rows hold anything, meet no other row, and are not written back.
     y = h * lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
     if "factor" in given:
@@ -101,7 +101,7 @@ def _split_body(*refs: Any, names: tuple[str, ...], eps: float, d: int) -> None:
     # in: as `_whole_body`, a column block each. out: y_ref, h_ref. scratch: stat_ref [block_n, 1], carried along sweeps and columns.
     given, outputs, stat_ref = dict(zip(names, refs, strict=False)), refs[len(names) : -1], refs[-1]
     sweep, j = pl.program_id(1), pl.program_id(2)
-    h = _sum(given["x"], given.get("residual"))
+    h = add_up(given["x"], given.get("residual"))
 
     @pl.when((sweep == 0) & (j == 0))
     def _start_rows() -> None:
@@ -133,6 +133,6 @@ def keep_columns(tile: jax.Array, j: jax.Array, d: int) -> jax.Array:
     return jnp.where(column < d, tile, 0.0)
 
 
-def _sum(x_ref: Any, residual_ref: Any) -> jax.Array:
+def add_up(x_ref: Any, residual_ref: Any) -> jax.Array:
     h: jax.Array = x_ref[...].astype(jnp.float32)
     return h if residual_ref is None else h + residual_ref[...].astype(jnp.float32)

@@ -60,24 +60,54 @@ def _forward(
 
 
 def rms_norm_bwd(
-    h: jax.Array,
+    x: jax.Array,
     scale: jax.Array | None,
     dy: jax.Array,
-    dh: jax.Array | None,
     *,
     eps: float,
     scale_offset: float,
     config: Any,
     interpret: Any,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """h [..., D] as normed, dy and dh [..., D] cotangents of y and of the sum -> gradients of h and scale, in their dtypes."""
-    if h.size == 0:
-        return jnp.zeros_like(h), None if scale is None else jnp.zeros_like(scale)
-    rows = _rows(h)
+    """x [..., D], dy [..., D] the cotangent of y -> gradients of x and scale, in their dtypes."""
+    return _backward(x, None, scale, dy, None, eps, scale_offset, config, interpret)
+
+
+def add_rms_norm_bwd(
+    x: jax.Array,
+    residual: jax.Array,
+    scale: jax.Array | None,
+    dy: jax.Array,
+    dh: jax.Array,
+    *,
+    eps: float,
+    scale_offset: float,
+    config: Any,
+    interpret: Any,
+) -> tuple[jax.Array, jax.Array | None]:
+    """x, residual [..., D], dy and dh the cotangents of y and new_residual -> gradients of the sum and of scale, in their dtypes."""
+    return _backward(x, residual, scale, dy, dh, eps, scale_offset, config, interpret)
+
+
+def _backward(
+    x: jax.Array,
+    residual: jax.Array | None,
+    scale: jax.Array | None,
+    dy: jax.Array,
+    dh: jax.Array | None,
+    eps: float,
+    scale_offset: float,
+    config: Any,
+    interpret: Any,
+) -> tuple[jax.Array, jax.Array | None]:
+    if x.size == 0:
+        return jnp.zeros_like(x), None if scale is None else jnp.zeros_like(scale)
+    rows = _rows(x)
     config = _config(config, rows)
     launch = bwd.whole_rows if config.block_d >= rows.shape[1] else bwd.split_rows
     grad, dscale = launch(
         rows,
+        None if residual is None else _rows(residual),
         _factor(scale, scale_offset),
         _rows(dy),
         None if dh is None else _rows(dh),
@@ -86,7 +116,7 @@ def rms_norm_bwd(
         interpret=interpret,
     )
     # Partial sums of the row blocks: [parts, D] float32, few rows; XLA adds them and rounds once.
-    return grad.reshape(h.shape), None if scale is None else jnp.sum(dscale, axis=0).astype(scale.dtype)
+    return grad.reshape(x.shape), None if scale is None else jnp.sum(dscale, axis=0).astype(scale.dtype)
 
 
 def _rows(x: jax.Array) -> jax.Array:

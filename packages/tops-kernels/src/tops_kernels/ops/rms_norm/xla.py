@@ -31,22 +31,42 @@ def add_rms_norm_fwd(
 
 
 def rms_norm_bwd(
-    h: jax.Array, scale: jax.Array | None, dy: jax.Array, dh: jax.Array | None, *, eps: float, scale_offset: float
+    x: jax.Array, scale: jax.Array | None, dy: jax.Array, *, eps: float, scale_offset: float
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Gradients of the normed array and of the scale.
+    """Gradients of x and scale, from dy [..., D], the cotangent of y."""
+    grad, dscale = _norm_bwd(x.astype(jnp.float32), scale, dy, eps=eps, scale_offset=scale_offset)
+    return grad.astype(x.dtype), dscale
 
-    h [..., D] is what was normed, dy [..., D] the cotangent of y, dh that of new_residual, or None where there is none.
-    Returns dh in h's dtype and dscale in scale's, both summed in float32. With r = rstd, u = dy * (scale + scale_offset):
-    dh = r * (u - x_hat * mean(u * x_hat)), x_hat = h * r. The statistic is computed again: cheaper than keeping a row vector.
+
+def add_rms_norm_bwd(
+    x: jax.Array,
+    residual: jax.Array,
+    scale: jax.Array | None,
+    dy: jax.Array,
+    dh: jax.Array,
+    *,
+    eps: float,
+    scale_offset: float,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The gradient of x, which is that of residual too, and of scale, from the cotangents of y and new_residual [..., D]."""
+    h = x.astype(jnp.float32) + residual.astype(jnp.float32)
+    grad, dscale = _norm_bwd(h, scale, dy, eps=eps, scale_offset=scale_offset)
+    return (grad + dh.astype(jnp.float32)).astype(x.dtype), dscale
+
+
+def _norm_bwd(
+    h: jax.Array, scale: jax.Array | None, dy: jax.Array, *, eps: float, scale_offset: float
+) -> tuple[jax.Array, jax.Array | None]:
+    """Through `norm`, in float32. With r = rstd, x_hat = h * r, u = dy * (scale + scale_offset):
+
+    dh = r * (u - x_hat * mean(u * x_hat));  dscale = sum over rows of dy * x_hat.
+    The statistic is computed again: cheaper than keeping a row vector.
     """
-    h32, u = h.astype(jnp.float32), dy.astype(jnp.float32)
-    rstd = lax.rsqrt(jnp.mean(h32 * h32, axis=-1, keepdims=True) + eps)
-    x_hat = h32 * rstd
+    u = dy.astype(jnp.float32)
+    rstd = lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
+    x_hat = h * rstd
     dscale = None
     if scale is not None:
         dscale = jnp.sum(u * x_hat, axis=tuple(range(h.ndim - 1))).astype(scale.dtype)
         u = u * factor(scale, scale_offset)
-    grad = rstd * (u - x_hat * jnp.mean(u * x_hat, axis=-1, keepdims=True))
-    if dh is not None:
-        grad = grad + dh.astype(jnp.float32)
-    return grad.astype(h.dtype), dscale
+    return rstd * (u - x_hat * jnp.mean(u * x_hat, axis=-1, keepdims=True)), dscale
