@@ -82,7 +82,7 @@ def run(ops: Sequence[Op], *, quick: bool, started: Callable[[str], None] = lamb
     for job in jobs(ops):
         started(f"{job.op.name} {job.which} {job.case.label} {job.implementation}")
         yield _run(job, quick=quick)
-    jax.clear_caches()
+    jax.clear_caches()  # type: ignore[no-untyped-call]  # jax has no types for it
 
 
 def _run(job: _Job, *, quick: bool) -> Outcome:

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Each stage's own tests beside nothing but what its pyproject declares: a sibling it forgot to declare is ModuleNotFoundError.
+# isolated.sh [PACKAGE ...]: all five without arguments. Each gets an environment of its own, thrown away after.
+source "$(dirname "$0")/lib.sh"
+[ $# -gt 0 ] || set -- tops-manifest tops-workloads tops-kernels tops-tests tops-bench
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch" "$TOPS_WORKSPACE"' EXIT
+# The test tools are no package's own dependency (tops-tests' apart): they come in the versions of uv.lock.
+uv export --quiet --only-group dev --no-emit-workspace --no-hashes -o "$scratch/pins" >/dev/null
+failed=""
+for package in "$@"; do
+    [ -d "packages/$package" ] || { echo "isolated: no packages/$package" >&2; exit 2; }
+    echo "== $package alone"
+    environment="$scratch/$package"
+    # --no-default-groups: the workspace's own group would bring every sibling along.
+    UV_PROJECT_ENVIRONMENT="$environment" uv sync --quiet --package "$package" --no-default-groups
+    uv pip install --quiet --python "$environment" --constraints "$scratch/pins" pytest hypothesis
+    "$environment/bin/python" -m pytest -q "packages/$package/tests" || failed="$failed $package"
+done
+[ -z "$failed" ] || { echo "isolated: failed:$failed" >&2; exit 1; }
