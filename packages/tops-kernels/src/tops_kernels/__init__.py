@@ -9,6 +9,7 @@ One function an op. `support` says what runs where. The rest serves the test and
 
 from tops_kernels.ops.matmul.op import matmul
 from tops_kernels.ops.rms_norm.op import add_rms_norm, rms_norm
+from tops_kernels.runtime.interpreter import checking_interpreter, races_found
 from tops_kernels.runtime.overrides import use_config
 from tops_kernels.runtime.search import configurations
 from tops_kernels.runtime.sources import source_digest, source_mtime
@@ -18,8 +19,10 @@ from tops_kernels.runtime.workspace import workspace_dir
 __all__ = [
     "Support",
     "add_rms_norm",
+    "checking_interpreter",
     "configurations",
     "matmul",
+    "races_found",
     "rms_norm",
     "source_digest",
     "source_mtime",

@@ -83,7 +83,8 @@ def _certify(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     if unknown:
         parser.error(f"no implemented op {unknown[0]!r}; known: {', '.join(known)}")
     if args.platform is not None:
-        jax.config.update("jax_platforms", "cuda" if args.platform == "gpu" else args.platform)
+        platform = "cuda" if args.platform == "gpu" else args.platform
+        jax.config.update("jax_platforms", platform)  # type: ignore[no-untyped-call]  # jax has no types for it
         try:
             jax.default_backend()
         except RuntimeError as error:

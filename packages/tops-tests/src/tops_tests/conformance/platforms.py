@@ -1,0 +1,199 @@
+"""Where a program may go: export, lowering for every platform, refusal of a forced backend, many devices, and the cost formula."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import tops_kernels
+from tops_manifest.workloads import Case
+from tops_tests.compare import ConformanceError
+from tops_tests.conformance import drawing
+from tops_tests.conformance.registry import NotApplicable, check
+from tops_tests.optest import OpTest
+from tops_tests.subject import Subject
+
+PLATFORMS = ("cpu", "tpu", "cuda")
+_DEVICES = 8
+_KERNEL = {"pallas_tpu": ("tpu", "tpu_custom_call"), "pallas_gpu": ("cuda", "__gpu$xla.gpu.triton")}
+
+
+@check("op")
+def export_for_the_cpu_survives_the_round_trip(subject: Subject) -> None:
+    """jax.export, serialized and read again, gives the oracle's values, forward and backward."""
+    case = drawing.tiny(subject.op, size=5)
+    test = OpTest(case)
+    inputs, cotangents = test.gen_inputs(jax.random.key(0)), test.gen_cotangents(jax.random.key(1))
+    exported = jax.export.export(jax.jit(subject.call(case)), platforms=("cpu",))(*inputs.values())
+    test.check(_read_again(exported)(*inputs.values()), inputs)
+    if test.differentiable:
+        back = jax.export.export(jax.jit(subject.gradients(case)), platforms=("cpu",))(cotangents, *inputs.values())
+        test.check_gradients(_read_again(back)(cotangents, *inputs.values()), cotangents, inputs)
+
+
+def _read_again(exported: jax.export.Exported) -> Callable[..., Any]:
+    again: Callable[..., Any] = jax.export.deserialize(exported.serialize()).call
+    return again
+
+
+@check("op")
+def export_carries_the_platforms_own_kernel(subject: Subject) -> None:
+    """Exported for one platform from this host: its kernel is inside where kernel_map has one, and no other's is."""
+    for dtypes in drawing.float_dtypes(subject.op):
+        case = drawing.tiny(subject.op, size=5, dtypes=dtypes)
+        test = OpTest(case)
+        for platform in PLATFORMS:
+            own = [key for key, (where, _) in _KERNEL.items() if where == platform and key in subject.op.kernel_map]
+            programs: list[tuple[Any, tuple[Any, ...]]] = [(subject.call(case), tuple(test.avals().values()))]
+            if test.differentiable:
+                cotangents = tuple(jax.eval_shape(test.gen_cotangents, jax.random.key(0)))
+                programs.append((subject.gradients(case), (cotangents, *test.avals().values())))
+            for program, avals in programs:
+                text = jax.export.export(jax.jit(program), platforms=(platform,))(*avals).mlir_module()
+                for key, (_, mark) in _KERNEL.items():
+                    if (mark in text) != (key in own):
+                        has = "has" if mark in text else "lacks"
+                        raise ConformanceError(
+                            f"{test.where}: exported for {platform} the program {has} {key}'s kernel"
+                        )
+
+
+@check("op")
+def a_forced_backend_is_refused_where_it_has_no_code(subject: Subject) -> None:
+    """Lowered for a platform that `support` says no to, a forced kernel raises naming op and backend; the right one is lowered."""
+    case = drawing.tiny(subject.op, size=5)
+    avals = tuple(OpTest(case).avals().values())
+    for key in subject.op.kernel_map:
+        forced = jax.jit(Subject(subject.op, subject.function, key).call(case))
+        for platform in PLATFORMS:
+            traced = forced.trace(*avals)
+            if tops_kernels.support(subject.op.name, key, platform).ok:
+                traced.lower(lowering_platforms=(platform,))
+                continue
+            try:
+                traced.lower(lowering_platforms=(platform,))
+            except ValueError as error:
+                if str(error).startswith(f"{subject.op.name}: backend={key!r}"):
+                    continue
+                raise ConformanceError(
+                    f"{subject.op.name}: backend={key!r} on {platform} is told {error!s:.200}"
+                ) from error
+            raise ConformanceError(
+                f"{subject.op.name}: backend={key!r} lowers for {platform}, where support says it cannot run"
+            )
+
+
+@check("op")
+def support_answers_with_a_reason(subject: Subject) -> None:
+    """Never raises; a no has a reason."""
+    for key in (*subject.op.kernel_map, "nonsense"):
+        for target in (*PLATFORMS, "v5e", "sm_90", "nonsense"):
+            answer = tops_kernels.support(subject.op.name, key, target)
+            if answer.ok == bool(answer.reason):
+                raise ConformanceError(f"{subject.op.name}: support({key}, {target}) is {answer}")
+
+
+@check("op")
+def sharding_freely_changes_nothing(subject: Subject) -> None:
+    """Along each shard_free dimension over 8 devices: jit with sharded inputs, and shard_map with check_vma on and off."""
+    if len(jax.devices()) < _DEVICES:
+        raise NotApplicable(f"needs {_DEVICES} devices; this process has {len(jax.devices())}")
+    mesh = Mesh(np.array(jax.devices()[:_DEVICES]), ("x",))
+    for name in subject.op.shard_free:
+        sizes: dict[str, Any] = dict(drawing.dims(subject.op, size=5))
+        sizes[name] = (_DEVICES,) if isinstance(sizes[name], tuple) else _DEVICES * 2
+        for form in _forms(subject, sizes):
+            if any(name in _names(form, spec.name) for spec in subject.op.inputs):
+                _hold_sharded(subject, form, name, mesh)
+
+
+def _forms(subject: Subject, sizes: dict[str, Any]) -> list[Case]:
+    return [
+        drawing.tiny(subject.op, dims=sizes, dtypes=drawing.float_dtypes(subject.op)[0], alternatives=chosen)
+        for chosen in drawing.alternatives(subject.op)
+    ]
+
+
+def _names(case: Case, array: str) -> tuple[str, ...]:
+    """The dimensions of an input, or of an output, one an axis."""
+    specs = {spec.name: spec.shapes[case.alternatives.get(spec.name, 0)] for spec in case.op.inputs}
+    specs |= {spec.name: spec.shape for spec in case.op.outputs}
+    result: list[str] = []
+    for dim in specs[array]:
+        size = case.dims[dim.name]
+        result += [dim.name] * (len(size) if isinstance(size, tuple) else 1)
+    return tuple(result)
+
+
+def _spec(case: Case, array: str, name: str) -> PartitionSpec:
+    """Sharded along the first axis of that dimension, if there is one."""
+    names = _names(case, array)
+    at = names.index(name) if name in names else -1
+    axes = ("x" if axis == at else None for axis in range(len(names)))
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]  # jax has no types for it
+
+
+def _hold_sharded(subject: Subject, case: Case, name: str, mesh: Mesh) -> None:
+    test = OpTest(case)
+    inputs, cotangents = test.gen_inputs(jax.random.key(0)), test.gen_cotangents(jax.random.key(1))
+    ins = {key: _spec(case, key, name) for key in inputs}
+    outs = tuple(_spec(case, spec.name, name) for spec in case.op.outputs)
+    placed = {key: jax.device_put(x, NamedSharding(mesh, ins[key])) for key, x in inputs.items()}
+    pulled = tuple(jax.device_put(c, NamedSharding(mesh, spec)) for c, spec in zip(cotangents, outs, strict=True))
+    test.check(jax.jit(subject.call(case))(*placed.values()), inputs)
+    test.check_gradients(jax.jit(subject.gradients(case))(pulled, *placed.values()), cotangents, inputs)
+    for check_vma in (True, False):
+        mapped = jax.shard_map(
+            subject.call(case), mesh=mesh, in_specs=tuple(ins.values()), out_specs=outs, check_vma=check_vma
+        )
+        test.check(jax.jit(mapped)(*placed.values()), inputs)
+
+        def loss(arrays: dict[str, jax.Array], mapped: Any = mapped) -> Any:
+            out = mapped(*(arrays[key] for key in inputs))
+            return sum(jnp.vdot(y.astype(jnp.float32), c.astype(jnp.float32)) for y, c in zip(out, pulled, strict=True))
+
+        gradients = jax.jit(jax.grad(loss))(placed)
+        test.check_gradients({key: gradients[key] for key in test.differentiable}, cotangents, inputs)
+
+
+@check("op")
+def the_cost_formula_counts_the_ops_own_products(subject: Subject) -> None:
+    """flops.mxu of the manifest is twice the multiply-adds of the dot_generals in the XLA path's jaxpr, forward and backward."""
+    plain = Subject(subject.op, subject.function, "xla")
+    for case in drawing.every_form(subject.op, drawing.float_dtypes(subject.op)[0]):
+        test = OpTest(case)
+        arrays = tuple(test.avals().values())
+        counted = _dots(jax.make_jaxpr(plain.call(case))(*arrays).jaxpr)
+        if counted != case.flops("fwd").get("mxu", 0.0):
+            raise ConformanceError(
+                f"{test.where}: forward has {counted} flops in products; manifest {case.flops('fwd')}"
+            )
+        if test.differentiable == subject.op.vjp:
+            cotangents = tuple(jax.eval_shape(test.gen_cotangents, jax.random.key(0)))
+            counted = _dots(jax.make_jaxpr(plain.gradients(case))(cotangents, *arrays).jaxpr)
+            stated = case.flops("vjp").get("mxu", 0.0)
+            # jax.vjp runs the forward pass too; a formula may count it or not, as the gradient needs it or not.
+            if counted not in (stated, stated + case.flops("fwd").get("mxu", 0.0)):
+                raise ConformanceError(f"{test.where}: gradient has {counted} flops in products; manifest {stated}")
+
+
+def _dots(jaxpr: Any) -> float:
+    """Twice the multiply-adds of every dot_general, in nested jaxprs too (but one branch of a conditional)."""
+    total = 0.0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            ((contracted, _), _) = eqn.params["dimension_numbers"]
+            left = eqn.invars[0].aval.shape
+            total += 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+        for value in eqn.params.values():
+            inner = value[:1] if isinstance(value, tuple | list) else [value]
+            for one in inner:
+                if hasattr(one, "eqns"):
+                    total += _dots(one)
+                elif hasattr(getattr(one, "jaxpr", None), "eqns"):
+                    total += _dots(one.jaxpr)
+    return total
