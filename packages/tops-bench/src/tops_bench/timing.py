@@ -5,6 +5,7 @@
 "wall clock":   calls from the host, each blocked on; dispatch and the allocation of outputs are in it.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 import math
@@ -234,11 +235,15 @@ def _prepare(
     progress: Callable[[str], None],
     clock: Clock,
 ) -> dict[str, Sampler]:
+    progress(f"compile {', '.join(functions)}")
+    with concurrent.futures.ThreadPoolExecutor(
+        max_workers=2
+    ) as pool:  # compiling uses a core, and holds no lock of Python's
+        compiling = {name: pool.submit(kind, function, arrays, clock) for name, function in functions.items()}
     samplers = {}
-    for name, function in functions.items():
-        progress(f"compile {name}")
+    for name, future in compiling.items():
         try:
-            samplers[name] = kind(function, arrays, clock)
+            samplers[name] = future.result()
             samplers[name].run(1)
         except Exception as error:  # whatever a contender raises is its own fault; the caller may go on without it
             raise ContenderError(name, error) from error
