@@ -115,7 +115,7 @@ def test_a_64_bit_dtype_needs_x64(dtype: str) -> None:
         assert draw(jax.random.key(0), (2,), dtype, None).dtype == jnp.dtype(dtype)
 
 
-@pytest.mark.parametrize("domain", [None, "(-inf, 0]", "[0, 1]"])
+@pytest.mark.parametrize("domain", [None, "(-inf, 0]"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
 def test_x64_changes_no_value_and_no_dtype(dtype: str, domain: str | None) -> None:
     without = draw(jax.random.key(3), _SHAPE, dtype, domain)

@@ -30,7 +30,12 @@ def _small(case: Case) -> Workload:
     return Workload(dataclasses.replace(case, dims=dims))
 
 
-_SMALL = [_small(case) for op in _OPS for case in cases(op)]
+def _kind(case: Case) -> tuple[object, ...]:
+    """Rows of one kind draw alike once they are small; one of them is enough."""
+    return case.op.name, *case.dtypes.items(), case.present, *case.alternatives.items(), *case.params.items()
+
+
+_SMALL = [_small(case) for case in {_kind(case): case for op in _OPS for case in cases(op)}.values()]
 _each = pytest.mark.parametrize("workload", _SMALL, ids=repr)
 
 
@@ -106,7 +111,7 @@ def test_values_are_the_same_in_another_process() -> None:
 
 def test_the_values_of_a_key_are_the_ones_they_were() -> None:
     """Records and certificates name a seed: a new distribution is a new version of this package, not an accident."""
-    inputs = next(one for one in _SMALL if one.case.row == "square-4k").gen_inputs(jax.random.key(0))
+    inputs = next(_small(case) for case in cases("matmul") if case.row == "square-4k").gen_inputs(jax.random.key(0))
     assert np.asarray(inputs["a"])[0, :3].tolist() == pytest.approx([-1.4599031, 2.2188759, -0.7876681], rel=1e-5)
     assert np.asarray(inputs["b"])[0, :3].tolist() == pytest.approx([0.9524239, 0.0044276, 1.1346918], rel=1e-5)
 
