@@ -24,10 +24,15 @@ class Finding:
     kind: Kind
     detail: str = ""
     absolute: bool = False  # no allowlist line can permit it
-    anywhere: bool = (
-        False  # a line for its file permits it in any function: an import alone does nothing, each use is a finding
-    )
+    # A line for its file permits it in any function: an import alone does nothing, and each use is a finding.
+    anywhere: bool = False
 
     def fault(self) -> Fault:
         detail = f" ({self.detail})" if self.detail else ""
-        return Fault(self.path, self.line, self.kind.check, f"{self.construct}{detail} {self.kind.why}", self.kind.do)
+        place = f"{self.path}::{self.scope}" if self.scope else self.path
+        do = (
+            self.kind.do
+            if self.absolute
+            else f"{self.kind.do}\n    The line would be: {place} | {self.construct} | why"
+        )
+        return Fault(self.path, self.line, self.kind.check, f"{self.construct}{detail} {self.kind.why}", do)
