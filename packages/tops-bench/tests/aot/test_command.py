@@ -83,6 +83,19 @@ def test_every_op_pass_and_row_is_planned_for_every_target():
     assert len({(row.key, row.target) for row in rows}) == len(rows)
 
 
+@pytest.mark.parametrize(
+    ("contender", "target", "can"),
+    [
+        ("pallas_gpu", "v5e", False),
+        ("pallas_gpu", "sm_90", True),
+        ("pallas_tpu", "sm_90", False),
+        ("xla", "sm_90", True),
+    ],
+)
+def test_a_kernel_is_planned_for_its_own_platform_alone(contender, target, can):
+    assert matrix._has(contender, target) is can
+
+
 def test_the_quick_plan_is_a_row_an_op_and_pass():
     rows = matrix.plan(Selection(ops=("matmul",), targets=("v5e",), quick=True))
     assert {(row.which, row.contender) for row in rows} == {
@@ -108,7 +121,7 @@ def test_the_pareto_set_is_what_nothing_beats_in_both():
             None, Row("o", "fwd", "l", "c", "v5e", "compiled", "", {"seconds": seconds, "vmem_bytes": vmem})
         )
 
-    front = sweep.pareto([tried(3.0, 1), tried(1.0, 9), tried(2.0, 9), tried(2.0, 4), tried(4.0, 2)])
+    front = sweep.pareto([tried(3.0, 1), tried(1.0, 9), tried(1.5, 9), tried(2.0, 4), tried(4.0, 2)])
     assert [(one.row.seconds, one.row.figures["vmem_bytes"]) for one in front] == [(1.0, 9), (2.0, 4), (3.0, 1)]
 
 

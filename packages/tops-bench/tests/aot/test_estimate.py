@@ -1,8 +1,8 @@
-import dataclasses
-
 import pytest
 
-from tops_bench.aot import estimate, hotspot, timeline
+from tops_bench.aot import bundles, estimate, hotspot, timeline
+from tops_bench.aot.bundles import Utilization
+from tops_bench.aot.dumps import Allocations, Dump
 from tops_bench.aot.follow import follow
 from tops_bench.aot.targets import TARGETS, Chip, target
 
@@ -33,9 +33,12 @@ def test_the_mxu_is_never_less_occupied_than_its_operands_need(recorded, chip):
     assert estimate.kernel(recorded("tiny"), TARGETS["v5e"], chip).mxu_cycles == 8 * 16
 
 
-def test_a_slow_mxu_binds_whatever_the_schedule_says(recorded, chip):
-    figures = estimate.kernel(recorded("tiny"), TARGETS["v5e"], dataclasses.replace(chip, hbm_bytes_per_second=1e15))
-    assert figures.cycles == max(figures.bundles_run, figures.mxu_cycles)
+def test_products_crowded_into_one_bundle_take_as_long_as_their_mxu_does(chip):
+    ops = "  ;;  ".join(f"%{at} = vmatmul.bf16.gmra.mxu0 %v1_v1" for at in range(4))
+    listing = bundles.parse(f"     0   :  {{ {ops} }}")
+    dump = Dump("k", listing, Utilization(("MXU",), (4,), ((4,),)), Allocations(0, 0))
+    figures = estimate.kernel(dump, TARGETS["v5e"], chip)
+    assert (figures.bundles_run, figures.cycles, figures.binds) == (1, 4 * 16, "MXU")
 
 
 def test_vmem_counts_both_buffers_of_a_window_and_the_scratch(recorded, chip):
@@ -66,6 +69,12 @@ def test_chains_are_longest_first_and_share_no_op(recorded):
     found = hotspot.hotspot(dump, follow(dump.listing, 4)).chains
     assert 1 < len(found) <= 10
     assert [chain.ops for chain in found] == sorted((chain.ops for chain in found), reverse=True)
+
+
+def test_an_op_of_a_longer_chain_is_not_in_a_shorter_one():
+    text = "%v1_v1 = vadd %v0_v0 ;; %v2_v2 = vadd %v1_v1 ;; %v3_v3 = vadd %v2_v2 ;; %v9_v9 = vmul %v2_v2 ;; %v5_v5 = vmul %v4_v4 ;; %v6_v6 = vmul %v5_v5"
+    found = hotspot.chains(bundles.parse(f"     0   :  {{ {text} }}").bundles)
+    assert [chain.ops for chain in found] == [3, 2]
 
 
 def test_a_timeline_has_a_row_a_slot_and_stands_alone(recorded):

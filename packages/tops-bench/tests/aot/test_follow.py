@@ -73,7 +73,9 @@ def test_prefetched_operands_decide_which_steps_work_and_which_blocks_are_fetche
     unknown = follow.follow(listing, 4)
     known = follow.follow(listing, 4, operands={0: [0, 2, 2, 1]})
     assert not unknown.exact
+    assert any(one.runs_low < one.runs for one in unknown.transfers)
     assert known.exact
+    assert all(one.runs_low == one.runs for one in known.transfers)
     fetched = [one.runs for one in known.transfers if one.op.mnemonic == "dma.hbm_to_vmem"]
     assert fetched == [3]  # block 2 is still there for the third step
     assert sum(known.counts) < sum(unknown.counts)
@@ -120,3 +122,12 @@ def test_ops_of_a_bundle_read_before_they_write():
 def test_an_op_that_reads_the_very_value_made_beside_it_comes_after():
     ops = bundles.parse("     0   :  { %s8_s2 = smov %s9_s1  ;;  %s9_s1 = smov 5 }").bundles[0].ops
     assert [op.dest for op in scalar.ordered(ops)] == ["s1", "s2"]
+
+
+def test_a_dma_in_a_region_that_may_be_skipped_is_issued_at_least_no_times():
+    text = LOOP.replace("scmp.eq.s32.totalorder %s3_s1, 0", "scmp.eq.s32.totalorder %s99_s9, 0")
+    text = text.replace(
+        "%10 = sfence", "%10 = dma.hbm_to_vmem /*hbm=*/%s8_s8, /*size_in_granules=*/64, /*vmem=*/%s7_s7"
+    )
+    (transfer,) = follow.follow(bundles.parse(text), 0).transfers
+    assert (transfer.runs, transfer.runs_low, transfer.granules, transfer.granules_low) == (5, 0, 320, 0)
