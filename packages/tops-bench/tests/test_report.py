@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tops_bench import chart, report
 from tops_bench.records import Speedup
 
@@ -30,9 +28,8 @@ def test_the_page_has_a_line_a_row_and_ratios_only_where_verified(make_record: M
     assert "![Roofline](roofline-1.svg)" in text
 
 
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_a_chart_is_the_same_for_the_same_record(make_record: Make, kind: Any) -> None:
-    assert chart.render(chart.roofline(make_record()), kind) == chart.render(chart.roofline(make_record()), kind)
+def test_a_chart_is_the_same_for_the_same_record(make_record: Make) -> None:
+    assert chart.render(chart.roofline(make_record()), "svg") == chart.render(chart.roofline(make_record()), "svg")
 
 
 def test_the_chart_has_a_point_a_measured_row_hollow_where_unverified(make_record: Make, make_row: Make) -> None:
