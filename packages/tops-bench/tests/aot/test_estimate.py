@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from tops_bench.aot import bundles, estimate, hotspot, timeline
@@ -89,3 +91,14 @@ def test_a_timeline_has_a_row_a_slot_and_stands_alone(recorded):
 def test_an_unknown_target_is_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="v5e"):
         target("v9")
+
+
+def test_bytes_are_of_all_cores_and_the_time_is_the_slowest_ones(chip):
+    text = (
+        "     0   :  { %s1_s1 = sld [smem:[#allocation0]] /* core id */ }\n"
+        "   0x1   :  { %10 = dma.hbm_to_vmem /*hbm=*/%s8_s8, /*size_in_granules=*/64, /*vmem=*/%s7_s7 }\n"
+    )
+    dump = Dump("k", bundles.parse(text), Utilization(("SALU",), (2,), ((1,), (1,))), Allocations(0, 0))
+    two = dataclasses.replace(chip, cores=2)
+    assert [estimate.kernel(dump, TARGETS["v5p"], one).dma_bytes for one in (chip, two)] == [64 * 32, 2 * 64 * 32]
+    assert estimate.kernel(dump, TARGETS["v5p"], two).bundles_run == 2

@@ -131,3 +131,16 @@ def test_a_dma_in_a_region_that_may_be_skipped_is_issued_at_least_no_times():
     )
     (transfer,) = follow.follow(bundles.parse(text), 0).transfers
     assert (transfer.runs, transfer.runs_low, transfer.granules, transfer.granules_low) == (5, 0, 320, 0)
+
+
+ONE_CORE = """
+     0   :  { %s1_s1 = sld [smem:[#allocation0]] /* core id */ }
+   0x1   :  { %p1_p1 = scmp.ne.s32.totalorder %s1_s1, 0 }
+   0x2   :  { %9 = sbr.rel (%p1_p1) target = $region9 }
+   0x3   :  { %10 = dma.hbm_to_vmem /*hbm=*/%s8_s8, /*size_in_granules=*/64, /*vmem=*/%s7_s7 }
+"""
+
+
+def test_a_core_that_has_no_share_leaves_at_once_though_the_end_has_no_bundle():
+    listing = bundles.parse(ONE_CORE)
+    assert [follow.follow(listing, 0, core=core).counts for core in (0, 1)] == [(1, 1, 1, 1), (1, 1, 1, 0)]

@@ -114,18 +114,21 @@ def kernel(
     dump: Dump, target: Target, chip: Chip, operands: Mapping[int, Sequence[int]] | None = None
 ) -> KernelFigures:
     """`operands`: as follow.follow takes them. Raises DumpError where the schedule cannot be followed."""
-    trace = follow.follow(dump.listing, target.delay_slots, operands=operands)
-    return figures(dump, trace, target, chip)
+    cores = chip.cores if _splits_cores(dump.listing) else 1
+    traces = [follow.follow(dump.listing, target.delay_slots, operands=operands, core=core) for core in range(cores)]
+    return figures(dump, traces, target, chip)
 
 
-def figures(dump: Dump, trace: Trace, target: Target, chip: Chip) -> KernelFigures:
-    listing = dump.listing
-    cores = chip.cores if _splits_cores(listing) else 1
-    high, low = sum(trace.counts), sum(trace.low_counts)
-    occupied, occupied_low = (mxu_cycles(listing, counts, chip) for counts in (trace.counts, trace.low_counts))
-    outward = [one for one in trace.transfers if reaches_hbm(one.op)]
-    moved = sum(one.granules for one in outward) * target.granule * cores
-    moved_low = sum(one.granules_low for one in outward) * target.granule * cores
+def figures(dump: Dump, traces: Sequence[Trace], target: Target, chip: Chip) -> KernelFigures:
+    """`traces`: one a core. The first core's schedule is told of; the time is the slowest one's, the bytes are all of them's."""
+    listing, trace = dump.listing, traces[0]
+    high, low = max(sum(one.counts) for one in traces), max(sum(one.low_counts) for one in traces)
+    occupied, occupied_low = (
+        max(mxu_cycles(listing, getattr(one, which), chip) for one in traces) for which in ("counts", "low_counts")
+    )
+    outward = [one for each in traces for one in each.transfers if reaches_hbm(one.op)]
+    moved = sum(one.granules for one in outward) * target.granule
+    moved_low = sum(one.granules_low for one in outward) * target.granule
     steps = max((one.runs for one in outward), default=1)
     cycles, cycles_low = max(high, occupied), max(low, occupied_low)
     seconds, seconds_low = _time(cycles, moved, steps, chip), _time(cycles_low, moved_low, steps, chip)
@@ -160,7 +163,7 @@ def figures(dump: Dump, trace: Trace, target: Target, chip: Chip) -> KernelFigur
 
 
 def _splits_cores(listing: Listing) -> bool:
-    """A program that reads which core it is on runs on each, with a share of the grid."""
+    """A program that reads which core it is on runs on each: with a share of the grid, or the others leave at once."""
     return any("core id" in op.comment for bundle in listing.bundles for op in bundle.ops)
 
 

@@ -108,10 +108,9 @@ class _Follower:
         target = 0
         last = at
         if branch is not None:
+            # A region that is empty and last has no bundle to stand at: its start is the program's end.
             region = branch_target(branch)
-            if region is None or region not in self.starts:
-                raise DumpError(f"{self.name}: bundle {at:#x} branches to region {region}, which starts nowhere")
-            target = self.starts[region]
+            target = len(self.bundles) if region is None else self.starts.get(region, len(self.bundles))
             last = min(at + self.delay, len(self.bundles) - 1)
         before: list[scalar.Step] = []
         transfers: list[tuple[Transfer, int]] = []
@@ -122,9 +121,9 @@ class _Follower:
         transfers += [(one, len(before)) for index in range(at + 1, last + 1) for one in self.transfers_at[index]]
         return _Block(first, last, branch, target, tuple(before), tuple(after), tuple(transfers))
 
-    def run(self) -> bool:
+    def run(self, core: int) -> bool:
         """Whether it came to the program's end."""
-        state = scalar.State(arrays={f"operand{index}": words for index, words in self.operands.items()})
+        state = scalar.State(core=core, arrays={f"operand{index}": words for index, words in self.operands.items()})
         at, steps = 0, 0
         doubt: list[tuple[int, scalar.State]] = []  # regions entered undecided: where they end, the state before
         while at < len(self.bundles):
@@ -174,6 +173,12 @@ class _Follower:
     def _next(
         self, block: _Block, taken: bool | None, state: scalar.State, doubt: list[tuple[int, scalar.State]]
     ) -> int:
+        if block.target == len(self.bundles) and taken is not False and state.core == 0:
+            raise DumpError(
+                f"{self.name}: bundle {block.last - self.delay:#x} branches to {branch_target(block.branch)}, which starts nowhere"
+                if block.branch is not None
+                else self.name
+            )
         backward = block.target <= block.first or block.target <= block.last - self.delay
         if backward:
             edge = (block.target, block.last)
@@ -210,11 +215,12 @@ def follow(
     delay_slots: int,
     max_steps: int = MAX_STEPS,
     operands: Mapping[int, Sequence[int]] | None = None,
+    core: int = 0,
 ) -> Trace:
     """Runs the control flow from the first bundle to the last. `operands`: words of the program's operands that are known,
-    by index (what a kernel prefetches to scalar memory). Raises DumpError for a branch to nowhere."""
+    by index (what a kernel prefetches to scalar memory); `core`: which of the chip's cores runs it. Raises DumpError for a branch to nowhere."""
     follower = _Follower(listing, delay_slots, max_steps, operands or {})
-    complete = follower.run()
+    complete = follower.run(core)
     counts, low = _per_bundle(follower.runs, len(listing.bundles)), _per_bundle(follower.low_runs, len(listing.bundles))
     loops = []
     for (header, last), times in sorted((follower.back + follower.entered).items()):

@@ -44,8 +44,10 @@ class State:
         default_factory=dict
     )  # base of a Pointer -> words, where known
 
+    core: int = 0  # which of the chip's cores this is
+
     def copy(self) -> "State":
-        return State(dict(self.scalars), dict(self.memory), self.fifo.copy(), dict(self.arrays))
+        return State(dict(self.scalars), dict(self.memory), self.fifo.copy(), dict(self.arrays), self.core)
 
 
 def _signed(value: int) -> int:
@@ -203,7 +205,7 @@ def _value(op: Op, name: str, arguments: list[str]) -> Read:
         return select
     if name == "sld":
         if "core id" in op.comment:
-            return lambda state: 0
+            return lambda state: state.core
         return _load(op.text)
     if name == "spop.drf":
         return lambda state: state.fifo.popleft() if state.fifo else None
