@@ -169,3 +169,13 @@ def test_a_winner_is_kept_with_where_it_comes_from(monkeypatch, tmp_path):
 @dataclasses.dataclass(frozen=True)
 class Config:
     block: int
+
+
+def test_an_overflow_keeps_its_sizes_and_loses_the_instruction_quoted_in_it():
+    text = (
+        "RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:\nRan out of memory in memory space vmem while allocating on stack for "
+        '%k.1 = bf16[1,8]{2,1,0:T(8,128)(2,1)} custom-call(%b.3, %b.4), custom_call_target="tpu_custom_call", '
+        "operand_layout_constraints={bf16[1,8]{2,1,0}, bf16[1,8]{2,1,0}}, frontend_attributes={kernel_metadata={}}, "
+        'metadata={op_name="jit(f)/k/pallas_call" stack_frame_id=30}. Scoped allocation with size 16.30M and limit 16.00M exceeded'
+    )
+    assert "for %k.1. Scoped allocation with size 16.30M and limit 16.00M" in worker.reason(RuntimeError(text))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tops_bench.aot.compiling import Compiled
 
 _MAX_REASON = 300
+# An instruction quoted whole: its name says which, and what follows it (the sizes of an overflow) is what is asked for.
+_INSTRUCTION = re.compile(r"(%[\w.-]+) = \w+\[.*?\)(?:, [\w_]+=(?:\{.*?\}|\"[^\"]*\"))*(?:\})*(?=\. |$)")
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|^(?:INTERNAL|INVALID_ARGUMENT|UNIMPLEMENTED|RESOURCE_EXHAUSTED):\s*")
 
 
@@ -64,7 +66,7 @@ def _explanation(compiled: "Compiled", target: targets.Target, folder: Path) -> 
 def reason(error: BaseException) -> str:
     """The compiler's words, trimmed, and the line of the user's source that is at fault where it is known."""
     lines = [line.strip() for line in _NOISE.sub("", str(error)).splitlines() if line.strip()]
-    text = " ".join(lines) or type(error).__name__
+    text = _INSTRUCTION.sub(r"\1", " ".join(lines)) or type(error).__name__
     at = _source_line(error, text)
     return f"{text[:_MAX_REASON]}{'...' if len(text) > _MAX_REASON else ''}{f' [{at}]' if at else ''}"
 
