@@ -7,11 +7,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tops_kernels.ops.gla._pallas_tpu_decay import HIGH_LEVELS, LOW_LEVELS, ROWS, SUBLANES, Masks, Rows, between
+from tops_kernels.ops.gla._pallas_tpu_decay import (
+    HIGH_LEVELS,
+    LOW_LEVELS,
+    ROWS,
+    SUBLANES,
+    Decays,
+    Masks,
+    Rows,
+    times,
+)
 
-_NN = (((1,), (0,)), ((), ()))  # [M, C] x [C, N]
-_NT = (((1,), (1,)), ((), ()))  # [M, C] x [N, C]
-_TN = (((0,), (0,)), ((), ()))  # [C, M] x [C, N]
+NN = (((1,), (0,)), ((), ()))  # [M, C] x [C, N]
+NT = (((1,), (1,)), ((), ()))  # [M, C] x [N, C]
+TN = (((0,), (0,)), ((), ()))  # [C, M] x [C, N]
 
 
 def dot(a: jax.Array, b: jax.Array, dims: Any) -> jax.Array:
@@ -21,87 +30,98 @@ def dot(a: jax.Array, b: jax.Array, dims: Any) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Operands:
-    """What the matrix units take, for one chunk of one head, in the operands' dtype."""
+class Queries:
+    """What the matrix units take of q, in the operands' dtype."""
 
-    own: tuple[jax.Array, ...]  # q . k of each row, [8, 1] float32
-    low_q: tuple[jax.Array, ...]  # by low level, [64, K]: rows of right halves
-    low_k: tuple[jax.Array, ...]  # by low level, [128, K]
-    high_q: tuple[jax.Array, ...]  # by high level, [128, K]
-    high_k: tuple[jax.Array, ...]
-    q_start: jax.Array  # [128, K]: decayed from the chunk's start
-    k_end: jax.Array  # [128, K]: decayed to the chunk's end
-    whole: jax.Array  # [8, K] float32: the chunk's decay
+    low: tuple[jax.Array, ...]  # by low level, [64, K]: rows of right halves
+    high: tuple[jax.Array, ...]  # by high level, [128, K]
+    start: jax.Array  # [128, K]: decayed from the chunk's start
 
 
-def operands(q: Rows, k: Rows, g: Rows, *, dtype: Any, reverse: bool) -> Operands:
-    """q (scaled), k, g: 15 rows [8, K] float32."""
-    factors = between(g, reverse=reverse)
-    a = [jnp.exp(row) for row in g]
-    own = tuple(jnp.sum(q[r] * k[r], axis=-1, keepdims=True) for r in range(ROWS))
-    queries, keys, totals = [q[r] * a[r] for r in range(ROWS)], list(k), a
-    low_q, low_k = [], []
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keys:
+    """What the matrix units take of k, in the operands' dtype."""
+
+    low: tuple[jax.Array, ...]  # by low level, [128, K]
+    high: tuple[jax.Array, ...]  # by high level, [128, K]
+    end: jax.Array  # [128, K]: decayed to the chunk's end
+
+
+def queries(q: Rows, d: Decays, dtype: Any) -> Queries:
+    """q: 15 rows [8, K] float32."""
+    rows = [row * decay for row, decay in zip(q, d.totals[0], strict=True)]
+    low = []
     for level in LOW_LEVELS:
-        half = 1 << level
-        low_q.append(stack([row for r, row in enumerate(queries) if r & half], dtype))
-        low_k.append(stack(keys, dtype))  # columns of right halves are masked: any finite key will do there
-        for r in range(ROWS):
-            block = r >> level
-            if r & half:
-                queries[r] = queries[r] * totals[block - 1]
-            elif block + 1 < len(totals):
-                keys[r] = keys[r] * totals[block + 1]
-        totals = [times(totals[i], totals[i + 1] if i + 1 < len(totals) else None) for i in range(0, len(totals), 2)]
-    return Operands(
-        own,
-        tuple(low_q),
-        tuple(low_k),
-        tuple(stack([times(row, factors.right[level]) for row in queries], dtype) for level in HIGH_LEVELS),
-        tuple(stack([times(row, factors.left[level]) for row in keys], dtype) for level in HIGH_LEVELS),
-        stack([row * factors.start for row in queries], dtype),
-        stack([row * factors.end for row in keys], dtype),
-        factors.whole,
-    )
+        low.append(stack([row for r, row in enumerate(rows) if is_right(r, level)], dtype))
+        rows = [row * d.totals[level][(r >> level) - 1] if is_right(r, level) else row for r, row in enumerate(rows)]
+    high = tuple(stack([times(row, d.right[level]) for row in rows], dtype) for level in HIGH_LEVELS)
+    return Queries(tuple(low), high, stack([row * d.start for row in rows], dtype))
 
 
-def scores(x: Operands, masks: Masks) -> jax.Array:
+def keys(k: Rows, d: Decays, dtype: Any) -> Keys:
+    """k: 15 rows [8, K] float32."""
+    rows = list(k)
+    low = []
+    for level in LOW_LEVELS:
+        low.append(stack(rows, dtype))  # columns of right halves are masked: any finite key will do there
+        rows = [times(row, right_of(d.totals[level], r, level)) for r, row in enumerate(rows)]
+    high = tuple(stack([times(row, d.left[level]) for row in rows], dtype) for level in HIGH_LEVELS)
+    return Keys(tuple(low), high, stack([row * d.end for row in rows], dtype))
+
+
+def is_right(r: int, level: int) -> bool:
+    """Whether row r lies in a right half at a low level."""
+    return bool(r & (1 << level))
+
+
+def right_of(totals: Rows, r: int, level: int) -> jax.Array | None:
+    """The product over the right half next to row r; None where r lies in a right half itself, or there is none."""
+    half = (r >> level) + 1
+    return None if is_right(r, level) or half == len(totals) else totals[half]
+
+
+def right_index(r: int, level: int) -> int:
+    """Where row r stands among the rows of right halves."""
+    return (r >> (level + 1)) * (1 << level) + (r & ((1 << level) - 1))
+
+
+def own_scores(q: Rows, k: Rows) -> Rows:
+    """q_i . k_i, which needs no decay: by row, [8, 1] float32."""
+    return [jnp.sum(a * b, axis=-1, keepdims=True) for a, b in zip(q, k, strict=True)]
+
+
+def scores(q: Queries, k: Keys, own: Rows, masks: Masks) -> jax.Array:
     """[128, 128] in the operands' dtype: q_i . k_j decayed, zero where j is after i."""
-    low = [dot(q, k, _NT) for q, k in zip(x.low_q, x.low_k, strict=True)]
-    high = [dot(q, k, _NT) for q, k in zip(x.high_q, x.high_k, strict=True)]
+    low = [dot(a, b, NT) for a, b in zip(q.low, k.low, strict=True)]
+    high = [dot(a, b, NT) for a, b in zip(q.high, k.high, strict=True)]
     rows = []
     for r in range(ROWS):
-        row = jnp.broadcast_to(x.own[r], masks.lane.shape)
+        row = jnp.broadcast_to(own[r], masks.lane.shape)
+        # A level's columns are all left of those of the levels below it.
         for level in LOW_LEVELS:
-            if r & (1 << level):
-                index = (r >> (level + 1)) * (1 << level) + (r & ((1 << level) - 1))  # among the right halves' rows
-                row = jnp.where(masks.low(r, level), _row(low[level], index), row)
-        row = jnp.where(masks.own(r), row, 0.0)
+            if is_right(r, level):
+                left = masks.up_to((r & -(2 << level)) + (1 << level))
+                row = jnp.where(left, pick(low[level], right_index(r, level)), row)
+        row = jnp.where(masks.same & masks.up_to(r + 1), row, 0.0)
         for level in HIGH_LEVELS:
-            row = jnp.where(masks.high[level], _row(high[level], r), row)
+            row = jnp.where(masks.high[level], pick(high[level], r), row)
         rows.append(row)
-    return stack(rows, x.q_start.dtype)
+    return stack(rows, q.start.dtype)
 
 
-def outputs(x: Operands, a: jax.Array, v: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """a: scores. v [128, V] in the operands' dtype, state [V, K] float32 -> o [128, V] float32, the state after the chunk."""
-    o = dot(a, v, _NN) + dot(x.q_start, state.astype(v.dtype), _NT)
-    decayed = jnp.concatenate([x.whole] * (state.shape[0] // SUBLANES), axis=0) * state
-    return o, decayed + dot(v, x.k_end, _TN)
+def output(q: Queries, a: jax.Array, v: jax.Array, state: jax.Array) -> jax.Array:
+    """a: scores. v [128, V] and state [V, K] in the operands' dtype -> o [128, V] float32."""
+    return dot(a, v, NN) + dot(q.start, state, NT)
 
 
-def one_chunk(
-    q: Rows, k: Rows, v: jax.Array, g: Rows, state: jax.Array, *, masks: Masks, reverse: bool
-) -> tuple[jax.Array, jax.Array]:
-    """q (scaled), k, g: 15 rows [8, K] float32. v [128, V] in the operands' dtype. state [V, K] float32 -> o [128, V], state after."""
-    x = operands(q, k, g, dtype=v.dtype, reverse=reverse)
-    return outputs(x, scores(x, masks), v, state)
+def next_state(k: Keys, v: jax.Array, state: jax.Array, d: Decays) -> jax.Array:
+    """state [V, K] float32 before the chunk -> after it."""
+    decay = jnp.concatenate([d.whole] * (state.shape[0] // SUBLANES), axis=0)
+    return decay * state + dot(v, k.end, TN)
 
 
-def times(x: jax.Array, factor: jax.Array | None) -> jax.Array:
-    return x if factor is None else x * factor
-
-
-def _row(stacked: jax.Array, r: int) -> jax.Array:
+def pick(stacked: jax.Array, r: int) -> jax.Array:
+    """Row r of a stack, [8, N]."""
     return stacked[SUBLANES * r : SUBLANES * (r + 1)]
 
 
