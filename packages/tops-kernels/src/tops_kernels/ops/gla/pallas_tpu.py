@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tops_kernels.ops.gla import _pallas_tpu_bwd as bwd
 from tops_kernels.ops.gla import _pallas_tpu_fwd as fwd
 from tops_kernels.ops.gla._pallas_tpu_blocks import Call
 from tops_kernels.ops.gla._pallas_tpu_decay import LANES
@@ -37,6 +38,37 @@ def gla_fwd(
     arrays = [call.layout.arrange(x) for x in (q, k, v, g.astype(jnp.float32))]
     o, final = fwd.forward(*arrays, h0, table, call=call, interpret=interpret)
     return call.layout.restore(o, call.t, v.shape[3]), final[:, :, : k.shape[3], : v.shape[3]]
+
+
+def gla_bwd(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    initial_state: jax.Array | None,
+    cu_seqlens: jax.Array | None,
+    do: jax.Array,
+    dfinal: jax.Array,
+    *,
+    scale: float,
+    reverse: bool,
+    config: Any,
+    interpret: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """The arguments of `gla_fwd`, do and dfinal the cotangents of its outputs -> gradients of q, k, v, g and initial_state (None where
+    that is None), in their dtypes.
+    """
+    call = _call(q, k, v, cu_seqlens, scale, reverse, config, interpret, "vjp")
+    table = None if cu_seqlens is None else visits(cu_seqlens, call.t, call.plan)
+    h0 = None if initial_state is None else pad_lanes(initial_state.astype(jnp.float32), (2, 3))
+    arrays = [call.layout.arrange(x) for x in (q, k, v, g.astype(jnp.float32))]
+    states = bwd.states(*arrays[1:], h0, table, call=call, interpret=interpret)
+    cotangents = call.layout.arrange(do.astype(q.dtype)), states, pad_lanes(dfinal.astype(jnp.float32), (2, 3))
+    *grads, dh0 = bwd.backward(*arrays, *cotangents, table, call=call, interpret=interpret)
+    dq, dk, dv, dg = (call.layout.restore(x, call.t, like.shape[3]) for x, like in zip(grads, (q, k, v, g), strict=True))
+    if initial_state is None:
+        return dq, dk, dv, dg.astype(g.dtype), None
+    return dq, dk, dv, dg.astype(g.dtype), dh0[:, :, : k.shape[3], : v.shape[3]].astype(initial_state.dtype)
 
 
 def _call(
