@@ -74,11 +74,17 @@ def _changelog_faults(package: Package, version: str, text: str) -> Iterator[Fau
     if entries is None:
         yield Fault("changelog", f"CHANGELOG.md: no section '## {package.name}'")
     elif version not in entries:
-        yield Fault("changelog", f"CHANGELOG.md: {package.name} has no entry '### {version}' (has: {', '.join(entries)})")
+        yield Fault(
+            "changelog", f"CHANGELOG.md: {package.name} has no entry '### {version}' (has: {', '.join(entries)})"
+        )
     elif next(iter(entries)) != version:
-        yield Fault("changelog", f"CHANGELOG.md: {package.name}: {version} stands below {next(iter(entries))}; newest first")
+        yield Fault(
+            "changelog", f"CHANGELOG.md: {package.name}: {version} stands below {next(iter(entries))}; newest first"
+        )
     elif not re.search(r"^- \S", entries[version], flags=re.MULTILINE):
-        yield Fault("changelog", f"CHANGELOG.md: {package.name} {version} says nothing. Say what a user sees, a line each")
+        yield Fault(
+            "changelog", f"CHANGELOG.md: {package.name} {version} says nothing. Say what a user sees, a line each"
+        )
 
 
 def on_index(name: str, version: str) -> bool:

@@ -20,7 +20,9 @@ def tree(tmp_path: pathlib.Path) -> pathlib.Path:
     """A workspace of two packages in which TAG may be released."""
     for name, text in {
         "packages/tops-manifest/pyproject.toml": _project("tops-manifest", "0.1.3"),
-        "packages/tops-kernels/pyproject.toml": _project("tops-kernels", "0.2.0", "jax>=0.10", "tops-manifest>=0.1.0,<0.2"),
+        "packages/tops-kernels/pyproject.toml": _project(
+            "tops-kernels", "0.2.0", "jax>=0.10", "tops-manifest>=0.1.0,<0.2"
+        ),
         "CHANGELOG.md": CHANGES,
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,9 @@ def test_a_changelog_that_does_not_match_is_a_fault(tree, old, new, said):
 
 
 def test_an_entry_of_another_package_does_not_stand_in(tree):
-    (tree / "CHANGELOG.md").write_text(CHANGES.replace("### 0.1.3", "### 0.2.0").replace("### 0.2.0\n\n- Faster.\n\n", ""))
+    (tree / "CHANGELOG.md").write_text(
+        CHANGES.replace("### 0.1.3", "### 0.2.0").replace("### 0.2.0\n\n- Faster.\n\n", "")
+    )
     assert any("tops-kernels has no entry '### 0.2.0'" in fault for fault in _messages(tree))
 
 
@@ -83,7 +87,9 @@ def test_a_sibling_without_a_range_is_a_fault(tree, written):
     assert "expected a range" in fault
 
 
-@pytest.mark.parametrize("tag", ["v0.2.0", "tops-kernels-0.2.0", "tops-kernels-v0.2", "tops-kernels-v0.2.0 ", "tops-nothing-v0.2.0"])
+@pytest.mark.parametrize(
+    "tag", ["v0.2.0", "tops-kernels-0.2.0", "tops-kernels-v0.2", "tops-kernels-v0.2.0 ", "tops-nothing-v0.2.0"]
+)
 def test_a_tag_of_another_form_is_refused_by_name(tree, tag):
     with pytest.raises(ToolError, match="tag '"):
         _messages(tree, tag)

@@ -1,6 +1,8 @@
 """What users do to a function: vmap, scan, remat, donation, second derivatives, other kinds of argument. Values by the oracle."""
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -36,6 +38,15 @@ def _stacked(drawn: list[dict[str, jax.Array]]) -> dict[str, jax.Array]:
     return {name: jnp.stack([one[name] for one in drawn]) for name in drawn[0]}
 
 
+def _pulled(run: Callable[..., Any], cotangents: Any, *arrays: Any) -> Any:
+    return jax.vjp(run, *arrays)[1](cotangents)
+
+
+def _scanned(run: Callable[..., Any], stacked: tuple[Any, ...]) -> Any:
+    """`run` on each step's slice of the stacked inputs, by lax.scan."""
+    return jax.lax.scan(lambda carry, one: (carry, run(*one)), 0.0, stacked)[1]
+
+
 @check("implementation")
 def vmap_is_a_loop(subject: Subject) -> None:
     """Mapped over a new axis of every input, each slice is the call on that slice; gradients too."""
@@ -60,12 +71,8 @@ def a_gradient_through_remat_is_the_same(subject: Subject) -> None:
     """jit(grad(checkpoint(f))) and plain grad agree with the oracle; each gradient has its primal's dtype."""
     for case in _vjp_cases(subject):
         test, inputs, cotangents = _draw(case)
-        names = tuple(inputs)
-
-        def pulled(cotangents: Any, *arrays: Any, run: Any = jax.checkpoint(subject.call(case))) -> Any:
-            return jax.vjp(run, *arrays)[1](cotangents)
-
-        by_name = dict(zip(names, jax.jit(pulled)(cotangents, *inputs.values()), strict=True))
+        pulled = jax.jit(partial(_pulled, jax.checkpoint(subject.call(case))))
+        by_name = dict(zip(inputs, pulled(cotangents, *inputs.values()), strict=True))
         test.check_gradients({name: by_name[name] for name in test.differentiable}, cotangents, inputs)
 
 
@@ -91,17 +98,10 @@ def a_gradient_through_scan_is_the_loops(subject: Subject) -> None:
     for case in _vjp_cases(subject):
         drawn = [_draw(case, seed) for seed in (0, 1)]
         test = drawn[0][0]
-
-        def scanned(stacked: Any, run: Any = subject.call(case)) -> Any:
-            def step(carry: float, one: Any, run: Any = run) -> Any:
-                return carry, run(*one)
-
-            return jax.lax.scan(step, 0.0, stacked)[1]
-
         inputs = _stacked([inputs for _, inputs, _ in drawn])
         cotangents = jax.tree.map(lambda *xs: jnp.stack(xs), *(cotangents for _, _, cotangents in drawn))
-        (of_inputs,) = jax.jit(lambda i, c, scanned=scanned: jax.vjp(scanned, i)[1](c))(
-            tuple(inputs.values()), cotangents
+        (of_inputs,) = jax.jit(partial(_pulled, partial(_scanned, subject.call(case))))(
+            cotangents, tuple(inputs.values())
         )
         gradients = dict(zip(inputs, of_inputs, strict=True))
         for index, (_, one, cotangent) in enumerate(drawn):
