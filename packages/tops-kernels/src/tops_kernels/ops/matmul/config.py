@@ -1,18 +1,25 @@
 """Block sizes of matmul on TPU. They change speed, never results."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-_VMEM_BYTES = 13 << 20  # of the 16 MiB a kernel may use by default: both buffers of every block, and the sum
+from tops_kernels.runtime.chip import UNKNOWN, Chip, chip
+
+_DEFAULT_LIMIT = 16 << 20  # VMEM that the compiler gives a kernel unless told otherwise, on every chip
+_STEP_BYTES = 128 << 10  # what HBM moves while a grid step's own bookkeeping runs
+_SUM_TERMS = (
+    128  # adding a block to the sum in VMEM takes as long as this many terms more of the product (v4, v6e schedules)
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MatmulTpuConfig:
     """The block of the result a grid step works on, and how much of the sum it adds."""
 
-    block_m: int  # rows; a multiple of 32, the int8 sublane tile, or all of M
+    block_m: int  # rows; a multiple of 128, or all of M
     block_n: int  # columns; a multiple of 128, or all of N
     block_k: int  # terms of the sum; a multiple of 128, or all of K
 
@@ -22,40 +29,90 @@ class MatmulTpuConfig:
                 raise ValueError(f"matmul: {name} is {getattr(self, name)}; expected at least 1")
 
 
-def vmem_bytes(config: MatmulTpuConfig, itemsize: int, out_itemsize: int) -> int:
-    """Two buffers of each block, and the float32 sum."""
-    m, n, k = config.block_m, config.block_n, config.block_k
-    return 2 * (m * k + k * n) * itemsize + 2 * m * n * out_itemsize + 4 * m * n
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """One launch: [groups, m, k] times [groups, k, n]."""
+
+    groups: int
+    m: int
+    n: int
+    k: int
+    itemsize: int  # of the operands
+    out_itemsize: int  # of all results together
+    transposed: bool = False  # the left operand lies as [k, m]: its block is turned in VMEM
 
 
-def default_config(*, m: int, n: int, k: int, itemsize: int, out_itemsize: int) -> MatmulTpuConfig:
-    """Large square blocks of the result, so that each operand is read few times; what is left of VMEM goes to K."""
-    block_m, block_n = _block(m, 1024, 32), _block(n, 1024, 128)
-    block_k = _block(k, 4096 // itemsize, 128)
-    config = MatmulTpuConfig(block_m=block_m, block_n=block_n, block_k=block_k)
-    while vmem_bytes(config, itemsize, out_itemsize) > _VMEM_BYTES:
-        config = _smaller(config)
-    return config
+def vmem_limit(on: Chip) -> int | None:
+    """What to let the compiler use: three quarters of a large VMEM; None, its own default, on a chip of 16 MiB."""
+    return None if on.vmem_bytes <= _DEFAULT_LIMIT else on.vmem_bytes * 3 // 4
 
 
-def _smaller(config: MatmulTpuConfig) -> MatmulTpuConfig:
-    if config.block_k > 512:
-        return dataclasses.replace(config, block_k=_halved(config.block_k))
-    if config.block_n >= config.block_m:
-        return dataclasses.replace(config, block_n=_halved(config.block_n))
-    return dataclasses.replace(config, block_m=_halved(config.block_m))
+def vmem_bytes(config: MatmulTpuConfig, product: Product) -> int:
+    """Two buffers of each block; the sum and the part that is added to it; what operands turn into on their way to the MXU."""
+    m, n, k = _clipped(config, product)
+    operands = m * k + k * n
+    held = 2 * operands * product.itemsize + 2 * m * n * product.out_itemsize + 4 * m * n
+    if k < product.k:
+        held += 4 * m * n  # the sum across steps
+    if product.itemsize == 4:
+        held += 6 * operands  # float32 as three bfloat16 parts
+    if product.k % k:
+        held += 8 * operands  # the last block is masked, as 32-bit numbers
+    if product.transposed:
+        held += m * k * product.itemsize
+    return held
 
 
-def _halved(block: int) -> int:
-    return max(block // 2 // 128, 1) * 128
+def default_config(product: Product, on: Chip) -> MatmulTpuConfig:
+    """The cheapest of those that fit, by a model of HBM traffic, MXU time with padding, sums, and the pipeline's ends."""
+    most = (vmem_limit(on) or _DEFAULT_LIMIT) * 13 // 16
+    candidates = list(_candidates(product))
+    fitting = [config for config in candidates if vmem_bytes(config, product) <= most]
+    if not fitting:
+        return min(candidates, key=lambda config: vmem_bytes(config, product))
+    return min(fitting, key=lambda config: (_cost(config, product, on), dataclasses.astuple(config)))
 
 
-def _block(size: int, most: int, tile: int) -> int:
-    """All of a short dimension, else a block of at most `most` that wastes little of the last one."""
+def _candidates(product: Product) -> Iterator[MatmulTpuConfig]:
+    axes = [
+        sorted({_block(size, most) for most in mosts})
+        for size, mosts in (
+            (product.m, (128, 256, 512, 1024, 2048)),
+            (product.n, (128, 256, 512, 1024, 2048)),
+            (product.k, (256, 512, 1024, 2048, 4096)),
+        )
+    ]
+    for m, n, k in itertools.product(*axes):
+        yield MatmulTpuConfig(block_m=m, block_n=n, block_k=k)
+
+
+def _cost(config: MatmulTpuConfig, product: Product, on: Chip) -> float:
+    """Bytes that HBM could move in the estimated time. Grid: rows, columns, terms, the last fastest."""
+    m, n, k = _clipped(config, product)
+    rows, columns, steps = math.ceil(product.m / m), math.ceil(product.n / n), math.ceil(product.k / k)
+    a = product.m * product.k * (1 if steps == 1 else columns)  # a block stays while only columns move
+    b = product.k * product.n * (1 if steps == columns == 1 else rows)
+    moved = product.groups * ((a + b) * product.itemsize + product.m * product.n * product.out_itemsize)
+    terms = steps * (_round_up(k, 128) + (_SUM_TERMS if steps > 1 else 0))
+    flops = 2.0 * product.groups * rows * _round_up(m, 8) * columns * _round_up(n, 128) * terms
+    passes = {4: 6.0, 2: 1.0, 1: 0.5}[product.itemsize]
+    ends = (m * k + k * n) * product.itemsize + m * n * product.out_itemsize
+    return max(flops * passes / on.flops_per_byte, moved) + ends + _STEP_BYTES * product.groups * rows * columns * steps
+
+
+def _clipped(config: MatmulTpuConfig, product: Product) -> tuple[int, int, int]:
+    return min(config.block_m, product.m), min(config.block_n, product.n), min(config.block_k, product.k)
+
+
+def _round_up(size: int, tile: int) -> int:
+    return math.ceil(size / tile) * tile
+
+
+def _block(size: int, most: int) -> int:
+    """All of a short dimension, else a multiple of 128, of at most `most`, that wastes little of the last block."""
     if size <= most:
         return max(size, 1)
-    count = math.ceil(size / most)
-    return math.ceil(size / count / max(tile, 128)) * max(tile, 128)
+    return _round_up(math.ceil(size / math.ceil(size / most)), 128)
 
 
 def search_space(which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[MatmulTpuConfig, ...]:
@@ -64,17 +121,26 @@ def search_space(which: str, inputs: Mapping[str, Any], params: Mapping[str, Any
     For "vjp" the blocks are those of the larger product, da = dz b^T.
     """
     a, b = inputs["a"], inputs["b"]
-    m, k, n = math.prod(a.shape[:-1]) if len(b.shape) == 2 else a.shape[-2], a.shape[-1], b.shape[-1]
+    shared = len(b.shape) == 2
+    m, k, n = math.prod(a.shape[:-1]) if shared else a.shape[-2], a.shape[-1], b.shape[-1]
     if which == "vjp":
         k, n = n, k
-    itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[str(a.dtype)]
-    out_itemsize = 2 if str(a.dtype) == "bfloat16" and params.get("out_dtype") in (None, "bfloat16") else 4
-    first = default_config(m=m, n=n, k=k, itemsize=itemsize, out_itemsize=out_itemsize)
-    sizes = [
-        MatmulTpuConfig(block_m=_block(m, bm, 32), block_n=_block(n, bn, 128), block_k=_block(k, bk, 128))
-        for bm in (256, 512, 1024, 2048)
-        for bn in (256, 512, 1024, 2048)
-        for bk in (512, 1024, 2048)
+    product = Product(
+        groups=1 if shared else math.prod(a.shape[:-2]),
+        m=m,
+        n=n,
+        k=k,
+        itemsize={"float32": 4, "bfloat16": 2, "int8": 1}[str(a.dtype)],
+        out_itemsize=2 if str(a.dtype) == "bfloat16" and params.get("out_dtype") in (None, "bfloat16") else 4,
+    )
+    on = chip()
+    first = default_config(product, on)
+    most = vmem_limit(on) or UNKNOWN.vmem_bytes
+    others = [
+        config
+        for config in _candidates(product)
+        if min(config.block_m, config.block_n) >= min(256, m, n)
+        and config.block_k >= min(512, k)
+        and vmem_bytes(config, product) <= most
     ]
-    fitting = [config for config in sizes if vmem_bytes(config, itemsize, out_itemsize) <= _VMEM_BYTES]
-    return tuple(dict.fromkeys([first, *fitting]))
+    return tuple(dict.fromkeys([first, *sorted(others, key=lambda config: _cost(config, product, on))]))

@@ -7,6 +7,7 @@ operand and result, and the sum: bounded by the configuration, whatever M, N and
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -15,8 +16,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from tops_kernels.ops.matmul.config import MatmulTpuConfig, default_config
+from tops_kernels.ops.matmul.config import MatmulTpuConfig, Product, default_config, vmem_limit
 from tops_kernels.ops.matmul.epilogue import activated
+from tops_kernels.runtime.chip import chip
 from tops_kernels.runtime.manual import shape_like
 
 
@@ -34,10 +36,8 @@ def matmul_fwd(
     """a [*B, M, K], b [K, N] or [*B, K, N], bias [N] -> (y,), or (y, z) with `keep`: z [*B, M, N] float32, before the activation."""
     batch, (m, n) = a.shape[:-2], (a.shape[-2], b.shape[-1])
     form = _Form(activation=activation, keep=keep, name="matmul_fwd")
-    if b.ndim == 2:  # one right operand: the batch is more rows
-        a, b = a.reshape(1, -1, a.shape[-1]), b[None]
-    else:
-        a, b = a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+    shared = b.ndim == 2
+    a, b = _grouped(a, shared), _grouped(b, False)
     out = _launch(a, b, bias, form=form, out_dtype=out_dtype, config=config, interpret=interpret)
     return tuple(x.reshape(*batch, m, n) for x in out)
 
@@ -45,10 +45,7 @@ def matmul_fwd(
 def matmul_da(dz: jax.Array, b: jax.Array, *, out_dtype: Any, config: Any, interpret: Any) -> jax.Array:
     """dz [*B, M, N], b as in the forward pass -> da [*B, M, K] = dz b^T. b is read as it lies: no transposed copy."""
     shape = (*dz.shape[:-1], b.shape[-2])
-    if b.ndim == 2:
-        dz, b = dz.reshape(1, -1, dz.shape[-1]), b[None]
-    else:
-        dz, b = dz.reshape(-1, *dz.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+    dz, b = _grouped(dz, b.ndim == 2), _grouped(b, False)
     form = _Form(transpose_b=True, name="matmul_da")
     return _launch(dz, b, None, form=form, out_dtype=out_dtype, config=config, interpret=interpret)[0].reshape(shape)
 
@@ -57,10 +54,16 @@ def matmul_db(a: jax.Array, dz: jax.Array, *, shared: bool, out_dtype: Any, conf
     """a [*B, M, K], dz [*B, M, N] -> db = a^T dz: [K, N] summed over the batch where b was shared, else [*B, K, N]."""
     batch = () if shared else a.shape[:-2]
     shape = (*batch, a.shape[-1], dz.shape[-1])
-    rows = (1, -1) if shared else (-1, a.shape[-2])
     form = _Form(transpose_a=True, name="matmul_db")
-    a, dz = a.reshape(*rows, a.shape[-1]), dz.reshape(*rows, dz.shape[-1])
+    a, dz = _grouped(a, shared), _grouped(dz, shared)
     return _launch(a, dz, None, form=form, out_dtype=out_dtype, config=config, interpret=interpret)[0].reshape(shape)
+
+
+def _grouped(x: jax.Array, shared: bool) -> jax.Array:
+    """[*B, R, C] -> [G, R, C]; or [1, G * R, C] where the other operand is shared: the batch is more rows."""
+    *batch, rows, columns = x.shape
+    groups = math.prod(batch)
+    return x.reshape((1, groups * rows, columns) if shared else (groups, rows, columns))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,10 +85,17 @@ def _launch(
     k, m = (a.shape[1], a.shape[2]) if form.transpose_a else (a.shape[2], a.shape[1])
     n = b.shape[1] if form.transpose_b else b.shape[2]
     out_types = [jnp.dtype(out_dtype), *([jnp.dtype(jnp.float32)] if form.keep else [])]
+    sum_type = jnp.int32 if jnp.issubdtype(a.dtype, jnp.integer) else jnp.float32
     if 0 in (groups, m, n, k):  # nothing to multiply: the epilogue of zeros
-        z = jnp.zeros((groups, m, n), jnp.float32) + (0.0 if bias is None else bias.astype(jnp.float32))
+        z = jnp.zeros((groups, m, n), sum_type)
+        z = z if bias is None else z + bias.astype(sum_type)
         return [activated(z, form.activation).astype(out_types[0]), z][: len(out_types)]
-    config = _config(config, m, n, k, a.dtype.itemsize, sum(t.itemsize for t in out_types))
+    on = chip()
+    out_itemsize = sum(dtype.itemsize for dtype in out_types)
+    product = Product(
+        groups=groups, m=m, n=n, k=k, itemsize=a.dtype.itemsize, out_itemsize=out_itemsize, transposed=form.transpose_a
+    )
+    config = default_config(product, on) if config is None else _checked(config)
     bm, bn, bk = min(config.block_m, m), min(config.block_n, n), min(config.block_k, k)
     if form.transpose_a:
         a_spec = pl.BlockSpec((None, bk, bm), lambda g, i, j, s: (g, s, i))  # a: VMEM; the sum runs over its rows
@@ -99,7 +109,6 @@ def _launch(
     out_spec = pl.BlockSpec((None, bm, bn), lambda g, i, j, s: (g, i, j))  # y, z: VMEM; written at the end of a sum
     biases = [] if bias is None else [bias[None, :]]
     steps = pl.cdiv(k, bk)
-    sum_type = jnp.int32 if jnp.issubdtype(a.dtype, jnp.integer) else jnp.float32
     out: list[jax.Array] = pl.pallas_call(
         functools.partial(_body, form=form, has_bias=bias is not None, k=k, steps=steps),
         name=form.name,
@@ -107,10 +116,12 @@ def _launch(
         in_specs=[a_spec, b_spec, *([bias_spec] * len(biases))],
         out_specs=[out_spec] * len(out_types),
         out_shape=[shape_like((groups, m, n), dtype, a) for dtype in out_types],
-        scratch_shapes=[pltpu.VMEM((bm, bn), sum_type)]
-        if steps > 1
-        else [],  # the sum, while it takes more than one step
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")),
+        # the sum, while it takes more than one step
+        scratch_shapes=[pltpu.VMEM((bm, bn), sum_type)] if steps > 1 else [],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=vmem_limit(on),
+        ),
         cost_estimate=pl.CostEstimate(
             flops=2 * groups * m * n * k,
             bytes_accessed=(
@@ -187,9 +198,7 @@ def _within_k(a_ref: Any, b_ref: Any, form: _Form, k: int, step: jax.Array) -> t
     return masked(a, along_a), masked(b, along_b)
 
 
-def _config(config: Any, m: int, n: int, k: int, itemsize: int, out_itemsize: int) -> MatmulTpuConfig:
-    if config is None:
-        return default_config(m=m, n=n, k=k, itemsize=itemsize, out_itemsize=out_itemsize)
+def _checked(config: Any) -> MatmulTpuConfig:
     if not isinstance(config, MatmulTpuConfig):
         raise TypeError(f"matmul: configuration is of type {type(config).__name__}; expected MatmulTpuConfig")
     return config
