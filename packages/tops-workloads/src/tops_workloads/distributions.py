@@ -10,6 +10,7 @@
 An open end is never met, after rounding to the dtype either. bool is a fair coin: there False must be.
 """
 
+import functools
 import math
 from typing import Any, TypeVar
 
@@ -24,6 +25,9 @@ _GATE_DIVISOR = 16.0  # as gated linear attention has it: logsigmoid(x) / 16 (ar
 _SPAN = 127  # what an integer spreads over where its domain has no end: sums of products stay well inside int32
 _ASIDE = 1 / 16  # how far from an end the value lies that stands in for a zero
 _INT32_MAX = 2**31 - 1
+# Compiling a draw takes half a second, so shapes share programs: a flat draw of the next of a few sizes, cut to the shape.
+# Above the last, where memory counts for more than a compilation, a shape has a program of its own.
+_SIZES = tuple(4**power for power in range(5, 11))
 
 
 def draw(key: jax.Array, shape: tuple[int, ...], dtype: str, domain: str | None) -> jax.Array:
@@ -40,6 +44,17 @@ def draw(key: jax.Array, shape: tuple[int, ...], dtype: str, domain: str | None)
     target = jnp.dtype(dtype)
     if target.itemsize == 8 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # jax declares it at run time
         raise ValueError(f"dtype {dtype} needs jax_enable_x64; it is off, and jax would give 32 bits")
+    size = math.prod(shape)
+    room = next((shared for shared in _SIZES if size <= shared), size)
+    flat: jax.Array = _flat(key, room, target, domain)
+    if isinstance(flat, jax.core.Tracer) or room == size:
+        return flat[:size].reshape(shape)
+    return jnp.asarray(np.asarray(flat)[:size].reshape(shape))  # by numpy: a slice by XLA would compile for each shape
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _flat(key: jax.Array, size: int, target: jnp.dtype, domain: str | None) -> jax.Array:
+    shape = (size,)
     interval = Interval(-math.inf, math.inf, False, False) if domain is None else Interval.read(domain)
     if target == jnp.bool_:
         return jax.random.uniform(key, shape, jnp.float32) < 0.5  # bernoulli would draw in float64 under x64
