@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from jax.experimental.pallas import tpu as pltpu
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chip:
@@ -21,6 +19,8 @@ def chip() -> Chip:
 
     Traced on a CPU and exported, a program may go to any chip: it gets blocks that fit them all.
     """
+    from jax.experimental.pallas import tpu as pltpu  # Pallas takes longer to import than all of this package
+
     try:
         info = pltpu.get_tpu_info()
     except (ValueError, RuntimeError, NotImplementedError):  # no TPU, no backend at all, or one newer than this jax

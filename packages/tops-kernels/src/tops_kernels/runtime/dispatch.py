@@ -3,14 +3,11 @@
 A function traced on a CPU and exported for a TPU carries the TPU kernel. Nothing here asks which devices this machine has.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
 Implementation: TypeAlias = Callable[..., Any]
 
@@ -44,31 +41,12 @@ def dispatch(
         return lax.platform_dependent(*arrays, default=xla, **kernels) if kernels else xla(*arrays)
     platforms = PLATFORMS[backend]
 
-    refuse = functools.partial(_bind, op=op, backend=backend)
+    from tops_kernels.runtime.refusal import refusal  # lazily: jax.extend brings a part of Pallas, 30 ms
+
+    refuse = refusal(op, backend, platforms)
 
     def refused(*arrays: Any) -> Any:
         leaves, tree = jax.tree.flatten(xla(*arrays))
         return jax.tree.unflatten(tree, [refuse(leaf) for leaf in leaves])
 
     return lax.platform_dependent(*arrays, default=refused, **dict.fromkeys(platforms, implementations[backend]))
-
-
-# The identity, which cannot be lowered: it stands in the branch of a forced backend for every platform that has no code of it.
-# Tracing, shape inference and vmap pass through; the branch for the right platform drops it.
-_refuse: Any = Primitive("tops_refuse")  # Any: jax has no types for primitives
-_refuse.def_abstract_eval(lambda aval, *, op, backend: aval)
-_batching: Any = batching
-_batching.defvectorized(_refuse)
-_bind: Implementation = _refuse.bind
-
-
-def _no_lowering(ctx: mlir.LoweringRuleContext, *_: Any, op: str, backend: str) -> Any:
-    platforms = " or ".join(PLATFORMS[backend])
-    found = " and ".join(ctx.platforms or ctx.module_context.platforms)
-    raise ValueError(
-        f"{op}: backend={backend!r} has no kernel for {found}; expected a program lowered for {platforms}. "
-        f"Use backend=None, lower for {platforms}, or pass interpret=True to run the kernel in the interpreter"
-    )
-
-
-mlir.register_lowering(_refuse, _no_lowering)

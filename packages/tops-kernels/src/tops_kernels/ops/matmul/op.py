@@ -95,7 +95,7 @@ def _matmul(
     static = _Static(activation, bound.outputs()["y"].dtype, backend, interpret, override)
     arrays = alike(a, b, bias)
     if jnp.issubdtype(a.dtype, jnp.integer):
-        return _forward(static, *arrays, keep=False)[0]
+        return _forward(static, *arrays, keep=False)[0]  # no gradient: nothing to tie
     return _product(static, *arrays)
 
 
@@ -110,9 +110,10 @@ def _product(static: _Static, a: jax.Array, b: jax.Array, bias: jax.Array | None
 
 
 def _product_fwd(static: _Static, a: jax.Array, b: jax.Array, bias: jax.Array | None) -> Any:
-    keep = static.activation != "none"
-    y, *z = _forward(static, a, b, bias, keep=keep)
-    return y, (a, b, bias, named(z[0], "matmul.z") if keep else None)
+    if static.activation == "none":
+        return _product(static, a, b, bias), (a, b, bias, None)
+    y, z = _kept(static, a, b, bias)
+    return y, (a, b, bias, named(z, "matmul.z"))
 
 
 def _product_bwd(static: _Static, residuals: Any, dy: jax.Array) -> Any:
@@ -130,6 +131,24 @@ _product.defvjp(_product_fwd, _product_bwd)
 
 
 # Each is a custom_vjp too, so that a second derivative differentiates its XLA form and never a kernel.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _kept(static: _Static, a: jax.Array, b: jax.Array, bias: jax.Array | None) -> Any:
+    """(y, z): the result, and the sum before the activation."""
+    return _forward(static, a, b, bias, keep=True)
+
+
+def _kept_fwd(static: _Static, *arrays: Any) -> Any:
+    return _kept(static, *arrays), arrays
+
+
+def _kept_bwd(static: _Static, arrays: Any, cotangents: Any) -> Any:
+    plain = functools.partial(xla.matmul_fwd, activation=static.activation, out_dtype=static.out_dtype, keep=True)
+    return jax.vjp(plain, *arrays)[1](cotangents)
+
+
+_kept.defvjp(_kept_fwd, _kept_bwd)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _da(static: _Static, dz: jax.Array, b: jax.Array) -> Any:
     return static.dispatch("vjp", "matmul_da", {"out_dtype": str(dz.dtype)}, dz, b)

@@ -1,0 +1,101 @@
+"""Which implementation a call takes: by the platform it is lowered for, never by what this machine has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import pytest
+
+from tops_kernels import add_rms_norm, matmul, rms_norm
+from tops_kernels.runtime.dispatch import dispatch
+
+X = jnp.ones((16, 128))
+CALLS: dict[str, Callable[..., Any]] = {
+    "rms_norm": lambda x, **how: rms_norm(x, **how),
+    "add_rms_norm": lambda x, **how: add_rms_norm(x, x, **how)[0],
+    "matmul": lambda x, **how: matmul(x, x.T, **how),
+}
+_MOSAIC = "tpu_custom_call"
+
+
+def _lowered(call: Callable[..., Any], platform: str, **how: Any) -> str:
+    return jax.jit(lambda x: call(x, **how)).trace(X).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_lowered_for_a_tpu_the_kernel_is_inside_and_for_a_cpu_it_is_not(op: str) -> None:
+    assert _MOSAIC in _lowered(CALLS[op], "tpu")
+    assert _MOSAIC not in _lowered(CALLS[op], "cpu")
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_the_gradient_for_a_tpu_takes_kernels_too(op: str) -> None:
+    gradient = jax.value_and_grad(lambda x, **how: CALLS[op](x, **how).sum())
+    assert _lowered(gradient, "tpu").count(_MOSAIC) >= 2  # forward and backward
+    assert _MOSAIC not in _lowered(gradient, "cpu")
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_forced_to_xla_there_is_no_kernel_on_any_platform(op: str) -> None:
+    for platform in ("tpu", "cpu", "cuda"):
+        assert _MOSAIC not in _lowered(CALLS[op], platform, backend="xla")
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_forced_to_the_kernel_it_lowers_for_a_tpu_and_for_nothing_else(op: str) -> None:
+    assert _MOSAIC in _lowered(CALLS[op], "tpu", backend="pallas_tpu")
+    with pytest.raises(ValueError, match=f"^{op}: backend='pallas_tpu' has no kernel for cpu; expected .* tpu"):
+        _lowered(CALLS[op], "cpu", backend="pallas_tpu")
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_one_export_for_two_platforms_takes_the_xla_backend(op: str) -> None:
+    """JAX lowers each branch for every platform of such an export, and Pallas has no code but for its own: docs/dispatch.md."""
+    program = jax.jit(lambda x: CALLS[op](x, backend="xla"))
+    exported = jax.export.export(program, platforms=("cpu", "tpu"))(X)
+    assert exported.platforms == ("cpu", "tpu")
+    assert jnp.array_equal(exported.call(X), CALLS[op](X))
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_forced_kernel_in_a_program_for_two_platforms_is_refused(op: str) -> None:
+    with pytest.raises(ValueError, match=f"{op}: backend='pallas_tpu' has no kernel for"):
+        jax.export.export(jax.jit(lambda x: CALLS[op](x, backend="pallas_tpu")), platforms=("cpu", "tpu"))(X)
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_interpret_runs_the_kernel_here_and_agrees_with_xla(op: str) -> None:
+    x = jax.random.normal(jax.random.key(0), X.shape)
+    for how in ({"interpret": True}, {"interpret": True, "backend": "pallas_tpu"}):
+        assert jnp.allclose(CALLS[op](x, **how), CALLS[op](x, backend="xla"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_backend_forced_inside_jit_vmap_and_grad_is_still_refused(op: str) -> None:
+    def forced(x: Any) -> Any:
+        return CALLS[op](x, backend="pallas_tpu")
+
+    vmapped = jax.vmap(forced)
+    for wrapped in (jax.jit(forced), vmapped, jax.grad(lambda x: forced(x).sum())):
+        with pytest.raises(ValueError, match=f"{op}: backend='pallas_tpu'"):
+            wrapped(jnp.ones((1, 4, 4)) if wrapped is vmapped else jnp.ones((4, 4)))
+
+
+def test_dispatch_asks_for_no_backend_until_it_runs() -> None:
+    """Tracing and lowering for a platform this machine does not have touches no device."""
+    calls: list[str] = []
+
+    def implementation(name: str) -> Callable[..., Any]:
+        return lambda x: calls.append(name) or x * 2
+
+    both = {"xla": implementation("xla"), "pallas_tpu": implementation("pallas_tpu")}
+    jax.make_jaxpr(lambda x: dispatch("op", None, False, both, x))(X)
+    assert set(calls) == {"xla", "pallas_tpu"}
+    calls.clear()
+    dispatch("op", "xla", False, both, X)
+    assert calls == ["xla"]
+    calls.clear()
+    dispatch("op", None, True, both, X)
+    assert calls == ["pallas_tpu"]

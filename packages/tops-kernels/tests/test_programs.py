@@ -1,0 +1,115 @@
+"""What a call adds to the compiled program, and when it compiles again."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tops_kernels import configurations, matmul, rms_norm, use_config
+
+X, SCALE = jnp.ones((64, 96)), jnp.ones(96)
+W, BIAS = jnp.ones((96, 32)), jnp.ones(32)
+
+
+def _jnp_rms_norm(x: Any, scale: Any) -> Any:
+    wide = x.astype(jnp.float32)
+    return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6) * scale).astype(x.dtype)
+
+
+def _jnp_matmul(a: Any, b: Any) -> Any:
+    return jnp.matmul(a, b, precision="highest", preferred_element_type=jnp.float32).astype(a.dtype)
+
+
+def _ops(function: Callable[..., Any], *arrays: Any) -> int:
+    """Instructions of the optimized program on this platform."""
+    text = jax.jit(function).lower(*arrays).compile().as_text()
+    return len(re.findall(r"^\s+(?:ROOT )?%?[\w.-]+ = ", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_under_jit_rms_norm_is_as_many_instructions_as_jnp(dtype: str) -> None:
+    x = X.astype(dtype)
+    assert abs(_ops(lambda x, s: rms_norm(x, s), x, SCALE) - _ops(_jnp_rms_norm, x, SCALE)) <= 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_under_jit_matmul_is_as_many_instructions_as_jnp(dtype: str) -> None:
+    a, b = X.astype(dtype), W.astype(dtype)
+    assert abs(_ops(lambda a, b: matmul(a, b), a, b) - _ops(_jnp_matmul, a, b)) <= 2
+
+
+def test_instructions_are_counted() -> None:
+    assert _ops(lambda x: jnp.sin(x) @ jnp.cos(x).T, X) > _ops(lambda x: x + 1, X) > 1
+
+
+def _traces(calls: Callable[[], Any]) -> int:
+    count = 0
+
+    def listener(event: str, *_: Any, **__: Any) -> None:
+        nonlocal count
+        count += event == "/jax/core/compile/jaxpr_trace_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        calls()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+    return count
+
+
+def test_a_second_call_traces_nothing() -> None:
+    x = jnp.ones((5, 7))
+    assert _traces(lambda: rms_norm(x, eps=1e-3)) >= 1
+    assert _traces(lambda: rms_norm(x + 1, eps=1e-3)) <= 1  # the addition's own
+    assert _traces(lambda: rms_norm(x, eps=1e-3)) == 0
+    assert _traces(lambda: rms_norm(x, eps=1e-4)) >= 1
+
+
+def test_a_configuration_is_part_of_what_is_compiled_and_ends_with_its_block() -> None:
+    x = jax.random.normal(jax.random.key(0), (64, 256))
+    spaces = configurations("rms_norm", "pallas_tpu", "fwd", {"x": x}, {}, "v5e")
+    assert len(spaces) >= 3
+    assert len(set(spaces)) == len(spaces)
+
+    def program() -> str:
+        return jax.jit(lambda x: rms_norm(x)).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+
+    plain = program()
+    texts = []
+    for config in spaces:
+        with use_config("rms_norm", "fwd", config):
+            texts.append(program())
+    assert texts[0] == plain  # the heuristic's choice comes first
+    assert len(set(texts)) == len(spaces)
+    assert program() == plain
+
+
+def test_configurations_change_no_value() -> None:
+    a, b = jax.random.normal(jax.random.key(0), (40, 300)), jax.random.normal(jax.random.key(1), (300, 260))
+    want = matmul(a, b, backend="xla")
+    spaces = configurations("matmul", "pallas_tpu", "fwd", {"a": a, "b": b}, {}, "v5e")
+    for config in spaces[:: max(len(spaces) // 3, 1)]:
+        with use_config("matmul", "fwd", config):
+            assert jnp.allclose(matmul(a, b, interpret=True), want, rtol=1e-5, atol=1e-4)
+
+
+def test_configurations_nest_and_are_each_ops_and_each_passes_own() -> None:
+    from tops_kernels.runtime.overrides import chosen, current
+
+    with use_config("rms_norm", "fwd", "outer"), use_config("rms_norm", "vjp", "back"):
+        with use_config("rms_norm", "fwd", "inner"), use_config("matmul", "fwd", "other"):
+            assert chosen(current("rms_norm"), "fwd") == "inner"
+            assert chosen(current("rms_norm"), "vjp") == "back"
+            assert chosen(current("matmul"), "fwd") == "other"
+        assert chosen(current("rms_norm"), "fwd") == "outer"
+        assert chosen(current("matmul"), "fwd") is None
+    assert current("rms_norm") == ()
+
+
+def test_an_op_or_implementation_without_choices_has_no_configurations() -> None:
+    assert configurations("rms_norm", "xla", "fwd", {"x": X}, {}, "cpu") == ()
+    with pytest.raises(KeyError, match="nonsense"):
+        configurations("nonsense", "xla", "fwd", {"x": X}, {}, "cpu")
