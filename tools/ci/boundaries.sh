@@ -8,9 +8,7 @@ uv run python -m tools.trust contracts
 uv run python -m tools.trust purity
 uv run tops-manifest check              # files against the schema and manifest.lock
 uv run tops-tests tolerances --check    # the table against tolerances.lock
-uv run python -m tools.audit kernels
-uv run python -m tools.audit bench
-tools/ci/isolated.sh                    # each stage's tests beside nothing but what it declares
+tools/ci/isolated.sh                    # each stage's tests beside nothing but what it declares; kernels and bench audited
 # Under a pull request, or with TOPS_BASE=origin/main on a laptop: may these stages change together? The replay has a job of its own.
 base="${TOPS_BASE:-${GITHUB_BASE_REF:+origin/$GITHUB_BASE_REF}}"
 [ -z "$base" ] || uv run python tools/stage_gate.py "$base" HEAD --no-replay
