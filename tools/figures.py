@@ -77,7 +77,9 @@ def importing() -> list[Line]:
     shown = f"{added * 1e3:.1f} ms (import jax: {statistics.median(one[1] for one in found[1:]) * 1e3:.0f} ms)"
     return [
         Line("import", shown, f"under {_IMPORT_BOUND * 1e3:.0f} ms", added < _IMPORT_BOUND),
-        Line("import: backend", "initialised" if initialised else "not initialised", "not initialised", not initialised),
+        Line(
+            "import: backend", "initialised" if initialised else "not initialised", "not initialised", not initialised
+        ),
     ]
 
 

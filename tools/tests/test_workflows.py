@@ -1,5 +1,6 @@
 """The workflows, .ci/run and pre-commit run the same scripts: none keeps a command of its own that could drift."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -21,10 +22,7 @@ def _load(name: str) -> dict[Any, Any]:
 def _runs(workflow: dict[Any, Any]) -> list[tuple[str, str]]:
     """(job, command) of every `run` step."""
     return [
-        (name, step["run"])
-        for name, job in workflow["jobs"].items()
-        for step in job.get("steps", [])
-        if "run" in step
+        (name, step["run"]) for name, job in workflow["jobs"].items() for step in job.get("steps", []) if "run" in step
     ]
 
 
@@ -38,7 +36,7 @@ def test_ci_yml_runs_the_stages_of_ci_run_in_its_order_each_by_its_script() -> N
     workflow = _load("ci.yml")
     assert _runs(workflow) == [(stage, f"tools/ci/{stage}.sh") for stage in _stages()]
     jobs = list(workflow["jobs"].items())
-    for (before, _), (name, job) in zip(jobs, jobs[1:], strict=False):
+    for (before, _), (name, job) in itertools.pairwise(jobs):
         assert job["needs"] == before, name
 
 
