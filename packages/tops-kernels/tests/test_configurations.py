@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tops_kernels.ops.matmul import _pallas_gpu_config as matmul_gpu
 from tops_kernels.ops.matmul.config import (
     MatmulTpuConfig,
     Product,
@@ -15,6 +16,7 @@ from tops_kernels.ops.matmul.config import (
     vmem_bytes,
     vmem_limit,
 )
+from tops_kernels.ops.rms_norm import _pallas_gpu_config as rms_gpu
 from tops_kernels.ops.rms_norm import config as rms
 from tops_kernels.runtime.chip import UNKNOWN, Chip, chip
 
@@ -61,6 +63,53 @@ def test_rms_norm_blocks_are_tiles_and_fit(n: int, d: int) -> None:
     assert config.block_d == d or config.block_d % 128 == 0
     lanes = math.ceil(config.block_d / 128) * 128
     assert 6 * 4 * config.block_n * lanes <= 8 << 20  # six float32 blocks at once, of 16 MiB
+
+
+def _is_power(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+@SLOW
+@given(m=SIZES, n=SIZES, k=SIZES, itemsize=st.sampled_from([1, 2, 4]))
+def test_gpu_matmul_blocks_are_powers_of_two_that_fit_the_least_shared_memory(
+    m: int, n: int, k: int, itemsize: int
+) -> None:
+    config = matmul_gpu.default_config(m=m, n=n, k=k, itemsize=itemsize)
+    for block in (config.block_m, config.block_n, config.block_k):
+        assert _is_power(block)
+        assert block >= 16
+    assert config.block_k >= (32 if itemsize == 1 else 16)
+    assert matmul_gpu.shared_bytes(config, itemsize) <= 99 << 10  # what sm_89 lets a block have; sm_80 and on: 163 KiB
+
+
+@SLOW
+@given(n=st.integers(0, 1 << 22), d=SIZES)
+def test_gpu_rms_norm_blocks_are_powers_of_two_and_fit_registers(n: int, d: int) -> None:
+    config = rms_gpu.default_config(n=n, d=d)
+    assert _is_power(config.block_n)
+    assert _is_power(config.block_d)
+    assert config.block_n * config.block_d <= 32 * 32 * config.num_warps
+    assert rms_gpu.steps(n, config) * config.block_n * 256 >= n
+
+
+@pytest.mark.parametrize("which", ["fwd", "vjp"])
+def test_gpu_search_spaces_start_with_the_heuristics_choice(which: str) -> None:
+    found = matmul_gpu.search_space(which, {"a": _aval(512, 256), "b": _aval(256, 512)}, {})
+    assert len(found) == len(set(found)) > 10
+    assert all(matmul_gpu.shared_bytes(config, 4) <= 99 << 10 for config in found)
+    rows = rms_gpu.search_space(which, {"x": _aval(4096, 1024)}, {})
+    assert rows[0] == rms_gpu.default_config(n=4096, d=1024)
+    assert len(rows) == len(set(rows)) > 3
+
+
+@pytest.mark.parametrize("field", ["block_m", "block_n", "block_k"])
+@pytest.mark.parametrize("value", [0, 8, 48])
+def test_a_gpu_block_that_is_no_power_of_two_from_16_is_refused(field: str, value: int) -> None:
+    sizes = {"block_m": 64, "block_n": 64, "block_k": 32, field: value}
+    with pytest.raises(ValueError, match=f"matmul: {field} is {value}; expected a power of two, at least 16"):
+        matmul_gpu.MatmulGpuConfig(**sizes, num_warps=4, num_stages=2)
+    with pytest.raises(ValueError, match="rms_norm: block_n is 3; expected a power of two"):
+        rms_gpu.RmsNormGpuConfig(block_n=3, block_d=128, num_warps=4)
 
 
 @pytest.mark.parametrize("field", ["block_m", "block_n", "block_k"])

@@ -19,40 +19,53 @@ CALLS: dict[str, Callable[..., Any]] = {
     "add_rms_norm": lambda x, **how: add_rms_norm(x, x, **how)[0],
     "matmul": lambda x, **how: matmul(x, x.T, **how),
 }
-_MOSAIC = "tpu_custom_call"
+KERNELS = {"pallas_tpu": ("tpu", "tpu_custom_call"), "pallas_gpu": ("cuda", "__gpu$xla.gpu.triton")}
+PLATFORMS = ("cpu", "tpu", "cuda")
+
+each_op = pytest.mark.parametrize("op", CALLS)
+each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
 def _lowered(call: Callable[..., Any], platform: str, **how: Any) -> str:
     return jax.jit(lambda x: call(x, **how)).trace(X).lower(lowering_platforms=(platform,)).as_text()
 
 
-@pytest.mark.parametrize("op", CALLS)
-def test_lowered_for_a_tpu_the_kernel_is_inside_and_for_a_cpu_it_is_not(op: str) -> None:
-    assert _MOSAIC in _lowered(CALLS[op], "tpu")
-    assert _MOSAIC not in _lowered(CALLS[op], "cpu")
+@each_op
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_lowered_for_a_platform_its_own_kernel_is_inside_and_no_other(op: str, platform: str) -> None:
+    text = _lowered(CALLS[op], platform)
+    for where, mark in KERNELS.values():
+        assert (mark in text) == (where == platform)
 
 
-@pytest.mark.parametrize("op", CALLS)
-def test_the_gradient_for_a_tpu_takes_kernels_too(op: str) -> None:
+@each_op
+@each_kernel
+def test_the_gradient_takes_kernels_too(op: str, kernel: str) -> None:
+    platform, mark = KERNELS[kernel]
     gradient = jax.value_and_grad(lambda x, **how: CALLS[op](x, **how).sum())
-    assert _lowered(gradient, "tpu").count(_MOSAIC) >= 2  # forward and backward
-    assert _MOSAIC not in _lowered(gradient, "cpu")
+    assert _lowered(gradient, platform).count(mark) >= 2  # forward and backward
+    assert mark not in _lowered(gradient, "cpu")
 
 
-@pytest.mark.parametrize("op", CALLS)
+@each_op
 def test_forced_to_xla_there_is_no_kernel_on_any_platform(op: str) -> None:
-    for platform in ("tpu", "cpu", "cuda"):
-        assert _MOSAIC not in _lowered(CALLS[op], platform, backend="xla")
+    for platform in PLATFORMS:
+        text = _lowered(CALLS[op], platform, backend="xla")
+        assert not any(mark in text for _, mark in KERNELS.values())
 
 
-@pytest.mark.parametrize("op", CALLS)
-def test_forced_to_the_kernel_it_lowers_for_a_tpu_and_for_nothing_else(op: str) -> None:
-    assert _MOSAIC in _lowered(CALLS[op], "tpu", backend="pallas_tpu")
-    with pytest.raises(ValueError, match=f"^{op}: backend='pallas_tpu' has no kernel for cpu; expected .* tpu"):
-        _lowered(CALLS[op], "cpu", backend="pallas_tpu")
+@each_op
+@each_kernel
+def test_forced_to_a_kernel_it_lowers_for_its_platform_and_for_nothing_else(op: str, kernel: str) -> None:
+    own, mark = KERNELS[kernel]
+    assert mark in _lowered(CALLS[op], own, backend=kernel)
+    for platform in set(PLATFORMS) - {own}:
+        says = f"^{op}: backend='{kernel}' has no kernel for {platform}; expected a program lowered for {own}"
+        with pytest.raises(ValueError, match=says):
+            _lowered(CALLS[op], platform, backend=kernel)
 
 
-@pytest.mark.parametrize("op", CALLS)
+@each_op
 def test_one_export_for_two_platforms_takes_the_xla_backend(op: str) -> None:
     """JAX lowers each branch for every platform of such an export, and Pallas has no code but for its own: docs/dispatch.md."""
     program = jax.jit(lambda x: CALLS[op](x, backend="xla"))
@@ -61,20 +74,22 @@ def test_one_export_for_two_platforms_takes_the_xla_backend(op: str) -> None:
     assert jnp.array_equal(exported.call(X), CALLS[op](X))
 
 
-@pytest.mark.parametrize("op", CALLS)
+@each_op
 def test_a_forced_kernel_in_a_program_for_two_platforms_is_refused(op: str) -> None:
     with pytest.raises(ValueError, match=f"{op}: backend='pallas_tpu' has no kernel for"):
         jax.export.export(jax.jit(lambda x: CALLS[op](x, backend="pallas_tpu")), platforms=("cpu", "tpu"))(X)
 
 
-@pytest.mark.parametrize("op", CALLS)
-def test_interpret_runs_the_kernel_here_and_agrees_with_xla(op: str) -> None:
+@each_op
+@pytest.mark.parametrize(
+    "how", [{}, {"backend": "pallas_tpu"}, {"backend": "pallas_gpu"}], ids=lambda how: how.get("backend", "none")
+)
+def test_interpret_runs_a_kernel_here_and_agrees_with_xla(op: str, how: dict[str, Any]) -> None:
     x = jax.random.normal(jax.random.key(0), X.shape)
-    for how in ({"interpret": True}, {"interpret": True, "backend": "pallas_tpu"}):
-        assert jnp.allclose(CALLS[op](x, **how), CALLS[op](x, backend="xla"), rtol=1e-5, atol=1e-5)
+    assert jnp.allclose(CALLS[op](x, interpret=True, **how), CALLS[op](x, backend="xla"), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("op", CALLS)
+@each_op
 def test_a_backend_forced_inside_jit_vmap_and_grad_is_still_refused(op: str) -> None:
     def forced(x: Any) -> Any:
         return CALLS[op](x, backend="pallas_tpu")
@@ -92,12 +107,14 @@ def test_dispatch_asks_for_no_backend_until_it_runs() -> None:
     def implementation(name: str) -> Callable[..., Any]:
         return lambda x: calls.append(name) or x * 2
 
-    both = {"xla": implementation("xla"), "pallas_tpu": implementation("pallas_tpu")}
+    both = {key: implementation(key) for key in ("xla", "pallas_tpu", "pallas_gpu")}
     jax.make_jaxpr(lambda x: dispatch("op", None, False, both, x))(X)
-    assert set(calls) == {"xla", "pallas_tpu"}
-    calls.clear()
-    dispatch("op", "xla", False, both, X)
-    assert calls == ["xla"]
-    calls.clear()
-    dispatch("op", None, True, both, X)
-    assert calls == ["pallas_tpu"]
+    assert set(calls) == set(both)
+    for backend, interpret, taken in (
+        ("xla", False, "xla"),
+        (None, True, "pallas_tpu"),
+        ("pallas_gpu", True, "pallas_gpu"),
+    ):
+        calls.clear()
+        dispatch("op", backend, interpret, both, X)
+        assert calls == [taken]

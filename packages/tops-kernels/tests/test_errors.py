@@ -156,7 +156,7 @@ def test_a_wrong_call_leaves_no_trace_in_the_next_right_one() -> None:
     assert matmul(A, B, BIAS).shape == (4, 5)
 
 
-@pytest.mark.parametrize("backend", ["pallas_tpu"])
+@pytest.mark.parametrize("backend", ["pallas_tpu", "pallas_gpu"])
 @pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "matmul"])
 def test_a_forced_kernel_is_refused_on_this_platform_and_says_what_to_do(op: str, backend: str) -> None:
     call = {

@@ -98,16 +98,38 @@ def test_configurations_change_no_value() -> None:
 
 
 def test_configurations_nest_and_are_each_ops_and_each_passes_own() -> None:
-    from tops_kernels.runtime.overrides import chosen, current
+    from tops_kernels.runtime.overrides import current
 
     with use_config("rms_norm", "fwd", "outer"), use_config("rms_norm", "vjp", "back"):
         with use_config("rms_norm", "fwd", "inner"), use_config("matmul", "fwd", "other"):
-            assert chosen(current("rms_norm"), "fwd") == "inner"
-            assert chosen(current("rms_norm"), "vjp") == "back"
-            assert chosen(current("matmul"), "fwd") == "other"
-        assert chosen(current("rms_norm"), "fwd") == "outer"
-        assert chosen(current("matmul"), "fwd") is None
+            assert dict(current("rms_norm")) == {"fwd": "inner", "vjp": "back"}
+            assert dict(current("matmul")) == {"fwd": "other"}
+        assert dict(current("rms_norm")) == {"fwd": "outer", "vjp": "back"}
+        assert current("matmul") == ()
     assert current("rms_norm") == ()
+
+
+def test_a_configuration_reaches_its_own_kernel_and_no_other() -> None:
+    inputs = {"x": X}
+    tpu, gpu = (configurations("rms_norm", key, "fwd", inputs, {}, "") for key in ("pallas_tpu", "pallas_gpu"))
+    programs: dict[str, set[str]] = {"tpu": set(), "cuda": set()}
+    for config in (tpu[0], tpu[1], gpu[0], gpu[1]):
+        with use_config("rms_norm", "fwd", config):
+            traced = jax.jit(lambda x: rms_norm(x)).trace(X)
+            for platform, found in programs.items():
+                found.add(traced.lower(lowering_platforms=(platform,)).as_text())
+    assert {platform: len(found) for platform, found in programs.items()} == {"tpu": 2, "cuda": 2}
+
+
+@pytest.mark.parametrize("config", ["fast", 3, ("block_n", 16)])
+def test_what_is_no_configuration_of_the_op_is_refused(config: Any) -> None:
+    with (
+        use_config("rms_norm", "fwd", config),
+        pytest.raises(
+            TypeError, match=r"rms_norm: configuration is of type .*; expected RmsNormTpuConfig or RmsNormGpuConfig"
+        ),
+    ):
+        rms_norm(X)
 
 
 def test_an_op_or_implementation_without_choices_has_no_configurations() -> None:

@@ -28,7 +28,8 @@ def test_it_covers_the_ops_folder_dispatch_and_the_argument_checks(op: str, key:
     names = {path.relative_to(root).as_posix() for path in sources.source_files(op, key)}
     family = tops_manifest.op(op).family
     assert {f"ops/{family}/op.py", f"ops/{family}/xla.py", "runtime/dispatch.py", "runtime/arguments.py"} <= names
-    assert any("pallas_tpu" in name for name in names) == (key == "pallas_tpu")
+    for kernel in ("pallas_tpu", "pallas_gpu"):
+        assert any(kernel in name for name in names) == (key == kernel)
     assert not any(name.startswith("ops/") and not name.startswith(f"ops/{family}/") for name in names)
 
 

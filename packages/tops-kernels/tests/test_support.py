@@ -18,14 +18,21 @@ def test_xla_runs_everywhere(op: str) -> None:
         assert support(op, "xla", target).ok
 
 
+CHIPS = {
+    "pallas_tpu": ("tpu", "v4", "v5e", "v5p", "v6e", "tpu7x"),
+    "pallas_gpu": ("cuda", "gpu", "sm_80", "sm_90", "sm_100"),
+}
+
+
+@pytest.mark.parametrize("backend", CHIPS)
 @pytest.mark.parametrize("op", OPS)
-def test_the_tpu_kernel_runs_on_every_tpu_and_nowhere_else(op: str) -> None:
-    for target in ("tpu", "v4", "v5e", "v5p", "v6e", "tpu7x"):
-        assert support(op, "pallas_tpu", target).ok
-    for target in ("cpu", "cuda", "sm_90", "rocm"):
-        answer = support(op, "pallas_tpu", target)
+def test_a_kernel_runs_on_every_chip_of_its_platform_and_nowhere_else(op: str, backend: str) -> None:
+    for target in CHIPS[backend]:
+        assert support(op, backend, target).ok
+    for target in {"cpu", "rocm", *(chip for chips in CHIPS.values() for chip in chips)} - set(CHIPS[backend]):
+        answer = support(op, backend, target)
         assert not answer
-        assert "code for tpu" in answer.reason
+        assert f"code for {CHIPS[backend][0]}" in answer.reason
         assert "interpret=True" in answer.reason
 
 

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from tops_kernels import add_rms_norm, matmul, rms_norm
 
-HOW: dict[str, dict[str, Any]] = {"xla": {"backend": "xla"}, "kernel": {"interpret": True}}
+HOW: dict[str, dict[str, Any]] = {
+    "xla": {"backend": "xla"},
+    "tpu": {"interpret": True},
+    "gpu": {"interpret": True, "backend": "pallas_gpu"},
+}
 
 
 def _array(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> jax.Array:
@@ -93,7 +97,8 @@ def test_a_nan_or_an_infinity_stays_in_its_row(how: str) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(batch=st.lists(st.integers(0, 3), max_size=2), m=st.integers(0, 40), k=st.integers(0, 40), n=st.integers(0, 40))
-def test_the_kernel_is_the_xla_path_on_any_shape(batch: list[int], m: int, k: int, n: int) -> None:
+def test_the_kernels_are_the_xla_path_on_any_shape(batch: list[int], m: int, k: int, n: int) -> None:
     a, b = _array((*batch, m, k)), _array((k, n), seed=1)
-    got, want = (matmul(a, b, activation="gelu", **how) for how in HOW.values())
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    want, *others = (matmul(a, b, activation="gelu", **how) for how in HOW.values())
+    for got in others:
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)

@@ -96,7 +96,7 @@ _MEANINGS: list[tuple[str, str, set[str]]] = [
     ("vmap = true", "vmap = false", {"contract"}),
     ('shard_free = ["B", "M", "N"]', 'shard_free = ["B"]', {"contract"}),
     ("out_dtype != 'int32'\"", "out_dtype != 'int16'\"", {"contract"}),
-    ('kernel_map = ["xla", "pallas_tpu"]', 'kernel_map = ["xla"]', {"listing"}),
+    ('kernel_map = ["xla", "pallas_tpu", "pallas_gpu"]', 'kernel_map = ["xla"]', {"listing"}),
     ('status = "implemented"', 'status = "deprecated"', {"listing", "status"}),
     ('family = "matmul"', 'family = "linear"', {"listing"}),
     ("version = 1", "version = 2", {"version"}),

@@ -14,7 +14,7 @@ from tops_manifest.workloads import Case
 from tops_tests.optest import Measured, OpTest
 
 # Keys of kernel_map that can be interpreted on a machine without their device.
-INTERPRETED = ("pallas_tpu",)
+INTERPRETED = ("pallas_tpu", "pallas_gpu")
 
 
 @dataclasses.dataclass(frozen=True)

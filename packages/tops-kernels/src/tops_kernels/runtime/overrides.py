@@ -2,7 +2,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 # (op, pass) -> configuration. A context variable: threads and tasks do not see each other's.
 _CURRENT: contextvars.ContextVar[tuple[tuple[str, str, Hashable], ...]] = contextvars.ContextVar(
@@ -18,14 +18,25 @@ def current(op: str) -> Override:
     return tuple((which, config) for name, which, config in entries if name == op) if entries else ()
 
 
-def chosen(override: Override, which: str) -> Hashable | None:
-    """The configuration asked for one pass; None leaves it to the heuristic."""
-    return dict(override).get(which)
+def chosen(op: str, override: Override, which: str, kinds: Mapping[str, type]) -> Mapping[str, Hashable | None]:
+    """The configuration asked for one pass, by the implementation whose kind it is; None leaves one to its heuristic.
+
+    Args:
+      kinds: implementation -> type of its configurations. All branches of a call are traced, so one kernel's blocks must not
+        reach another's.
+    Raises: TypeError for a configuration that is none of these.
+    """
+    config = dict(override).get(which)
+    found = {key: config if isinstance(config, kind) else None for key, kind in kinds.items()}
+    if config is not None and not any(isinstance(config, kind) for kind in kinds.values()):
+        wanted = " or ".join(kind.__name__ for kind in kinds.values())
+        raise TypeError(f"{op}: configuration is of type {type(config).__name__}; expected {wanted}")
+    return found
 
 
 @contextlib.contextmanager
 def use_config(op: str, which: str, config: Hashable) -> Iterator[None]:
-    """Within the block, `op` runs `which` ("fwd" or "vjp") with `config` where its kernel takes one.
+    """Within the block, `op` runs `which` ("fwd" or "vjp") with `config` in the kernel whose configuration it is.
 
     Args:
       op: an op's name.

@@ -20,6 +20,9 @@ from tops_tests.subject import Subject
 PLATFORMS = ("cpu", "tpu", "cuda")
 _DEVICES = 8
 _KERNEL = {"pallas_tpu": ("tpu", "tpu_custom_call"), "pallas_gpu": ("cuda", "__gpu$xla.gpu.triton")}
+_UNSTABLE = [
+    jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")
+]  # jax vouches for Mosaic's format alone
 
 
 @check("op")
@@ -53,7 +56,8 @@ def export_carries_the_platforms_own_kernel(subject: Subject) -> None:
                 cotangents = tuple(jax.eval_shape(test.gen_cotangents, jax.random.key(0)))
                 programs.append((subject.gradients(case), (cotangents, *test.avals().values())))
             for program, avals in programs:
-                text = jax.export.export(jax.jit(program), platforms=(platform,))(*avals).mlir_module()
+                exported = jax.export.export(jax.jit(program), platforms=(platform,), disabled_checks=_UNSTABLE)
+                text = exported(*avals).mlir_module()
                 for key, (_, mark) in _KERNEL.items():
                     if (mark in text) != (key in own):
                         has = "has" if mark in text else "lacks"

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from tops_kernels.ops.matmul import xla
+from tops_kernels.ops.matmul._pallas_gpu_config import MatmulGpuConfig
+from tops_kernels.ops.matmul.config import MatmulTpuConfig
 from tops_kernels.ops.matmul.epilogue import slope
 from tops_kernels.runtime.arguments import check, check_backend
 from tops_kernels.runtime.call import call
@@ -15,6 +17,8 @@ from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike
 from tops_kernels.runtime.overrides import Override, chosen
 from tops_kernels.runtime.residuals import named
+
+CONFIGS = {"pallas_tpu": MatmulTpuConfig, "pallas_gpu": MatmulGpuConfig}
 
 
 def matmul(
@@ -40,8 +44,9 @@ def matmul(
       bias: [N] in a's dtype (int8: int32); None adds nothing.
       activation: "none", "relu", "gelu" (tanh form) or "silu"; not for int8. Static.
       out_dtype: "float32", "bfloat16" or "int32" (int8 operands alone); None means a's dtype (int8: int32). Static.
-      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
-      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+      backend: None picks for the platform lowered for; "xla", "pallas_tpu" or "pallas_gpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests);
+        the TPU's unless `backend` says another.
     Returns: y [*B, M, N] in out_dtype.
     Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
       `backend` that has no kernel for the platform.
@@ -65,15 +70,24 @@ class _Static:
     def dispatch(self, which: str, name: str, values: dict[str, Any], *arrays: Any) -> Any:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
 
+        configs = chosen("matmul", self.override, which, CONFIGS)
+
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.matmul import pallas_tpu  # Pallas takes longer to import than all of this package
 
-            config = chosen(self.override, which)
-            return getattr(pallas_tpu, name)(*arrays, **values, config=config, interpret=self.interpret)
+            run = getattr(pallas_tpu, name)
+            return run(*arrays, **values, config=configs["pallas_tpu"], interpret=self.interpret)
+
+        def on_gpu(*arrays: Any) -> Any:
+            from tops_kernels.ops.matmul import pallas_gpu  # likewise
+
+            run = getattr(pallas_gpu, name)
+            return run(*arrays, **values, config=configs["pallas_gpu"], interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),
             "pallas_tpu": on_tpu,
+            "pallas_gpu": on_gpu,
         }
         return dispatch("matmul", self.backend, self.interpret, implementations, *arrays)
 

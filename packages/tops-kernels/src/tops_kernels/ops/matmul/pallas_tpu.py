@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from tops_kernels.ops.matmul.config import MatmulTpuConfig, Product, default_config, vmem_limit
+from tops_kernels.ops.matmul.config import Product, default_config, vmem_limit
 from tops_kernels.ops.matmul.epilogue import activated
 from tops_kernels.runtime.chip import chip
 from tops_kernels.runtime.manual import shape_like
@@ -95,7 +95,7 @@ def _launch(
     product = Product(
         groups=groups, m=m, n=n, k=k, itemsize=a.dtype.itemsize, out_itemsize=out_itemsize, transposed=form.transpose_a
     )
-    config = default_config(product, on) if config is None else _checked(config)
+    config = config or default_config(product, on)
     bm, bn, bk = min(config.block_m, m), min(config.block_n, n), min(config.block_k, k)
     if form.transpose_a:
         a_spec = pl.BlockSpec((None, bk, bm), lambda g, i, j, s: (g, s, i))  # a: VMEM; the sum runs over its rows
@@ -196,9 +196,3 @@ def _within_k(a_ref: Any, b_ref: Any, form: _Form, k: int, step: jax.Array) -> t
         return jnp.where(term < k, wide, jnp.zeros_like(wide)).astype(x.dtype)
 
     return masked(a, along_a), masked(b, along_b)
-
-
-def _checked(config: Any) -> MatmulTpuConfig:
-    if not isinstance(config, MatmulTpuConfig):
-        raise TypeError(f"matmul: configuration is of type {type(config).__name__}; expected MatmulTpuConfig")
-    return config

@@ -7,12 +7,16 @@ from typing import Any
 import jax
 
 from tops_kernels.ops.rms_norm import xla
+from tops_kernels.ops.rms_norm._pallas_gpu_config import RmsNormGpuConfig
+from tops_kernels.ops.rms_norm.config import RmsNormTpuConfig
 from tops_kernels.runtime.arguments import check, check_backend
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike
 from tops_kernels.runtime.overrides import Override, chosen
 from tops_kernels.runtime.residuals import named
+
+CONFIGS = {"pallas_tpu": RmsNormTpuConfig, "pallas_gpu": RmsNormGpuConfig}
 
 
 def rms_norm(
@@ -35,8 +39,9 @@ def rms_norm(
       scale: float32 or bfloat16 [D]; None means ones, and scale_offset is not added.
       eps: >= 0, added to the mean square. Static.
       scale_offset: 1.0 for models that store scale - 1 (Gemma). Static.
-      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
-      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+      backend: None picks for the platform lowered for; "xla", "pallas_tpu" or "pallas_gpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests);
+        the TPU's unless `backend` says another.
     Returns: y [*B, D] in x's dtype.
     Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
       `backend` that has no kernel for the platform.
@@ -68,8 +73,9 @@ def add_rms_norm(
       scale: float32 or bfloat16 [D]; None means ones, and scale_offset is not added.
       eps: >= 0, added to the mean square. Static.
       scale_offset: 1.0 for models that store scale - 1 (Gemma). Static.
-      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
-      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+      backend: None picks for the platform lowered for; "xla", "pallas_tpu" or "pallas_gpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests);
+        the TPU's unless `backend` says another.
     Returns: (y, new_residual), both [*B, D] in x's dtype. Always both.
     Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
       `backend` that has no kernel for the platform.
@@ -96,15 +102,24 @@ class _Static:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
         values = {"eps": self.eps, "scale_offset": self.scale_offset}
 
+        configs = chosen(self.op, self.override, which, CONFIGS)
+
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.rms_norm import pallas_tpu  # Pallas takes longer to import than all of this package
 
-            config = chosen(self.override, which)
-            return getattr(pallas_tpu, name)(*arrays, **values, config=config, interpret=self.interpret)
+            run = getattr(pallas_tpu, name)
+            return run(*arrays, **values, config=configs["pallas_tpu"], interpret=self.interpret)
+
+        def on_gpu(*arrays: Any) -> Any:
+            from tops_kernels.ops.rms_norm import pallas_gpu  # likewise
+
+            run = getattr(pallas_gpu, name)
+            return run(*arrays, **values, config=configs["pallas_gpu"], interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),
             "pallas_tpu": on_tpu,
+            "pallas_gpu": on_gpu,
         }
         return dispatch(self.op, self.backend, self.interpret, implementations, *arrays)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from tops_kernels.ops.rms_norm import _pallas_tpu_bwd as bwd
 from tops_kernels.ops.rms_norm import _pallas_tpu_fwd as fwd
-from tops_kernels.ops.rms_norm.config import RmsNormTpuConfig, default_config
+from tops_kernels.ops.rms_norm.config import default_config
 
 
 def rms_norm_fwd(
@@ -47,7 +47,7 @@ def _forward(
     interpret: Any,
 ) -> list[jax.Array]:
     rows = _rows(x)
-    config = _config(config, rows)
+    config = config or default_config(n=rows.shape[0], d=rows.shape[1])
     launch = fwd.whole_rows if config.block_d >= rows.shape[1] else fwd.split_rows
     return launch(
         rows,
@@ -103,7 +103,7 @@ def _backward(
     if x.size == 0:
         return jnp.zeros_like(x), None if scale is None else jnp.zeros_like(scale)
     rows = _rows(x)
-    config = _config(config, rows)
+    config = config or default_config(n=rows.shape[0], d=rows.shape[1])
     launch = bwd.whole_rows if config.block_d >= rows.shape[1] else bwd.split_rows
     grad, dscale = launch(
         rows,
@@ -127,11 +127,3 @@ def _rows(x: jax.Array) -> jax.Array:
 def _factor(scale: jax.Array | None, scale_offset: float) -> jax.Array | None:
     """[1, D] float32: D numbers, so XLA's work outside of the kernel is nothing beside it."""
     return None if scale is None else scale.astype(jnp.float32)[None, :] + scale_offset
-
-
-def _config(config: Any, rows: jax.Array) -> RmsNormTpuConfig:
-    if config is None:
-        return default_config(n=rows.shape[0], d=rows.shape[1])
-    if not isinstance(config, RmsNormTpuConfig):
-        raise TypeError(f"rms_norm: configuration is of type {type(config).__name__}; expected RmsNormTpuConfig")
-    return config
