@@ -78,3 +78,25 @@ def test_a_file_that_is_no_baseline_is_refused_with_the_command_that_writes_one(
 def test_rows_of_baselines_and_of_other_libraries_are_not_kept(tmp_path):
     other = Row("matmul", "fwd", "square", "jnp", "v5e", "compiled", "", row().figures)
     assert baseline.save([other], VERSIONS, tmp_path) == []
+
+
+def gpu_row(**figures):
+    full = {"seconds": None, "registers": 100, "spills": 0, "ptx_bytes": 50_000, "assembler": "ptxas"}
+    return Row("matmul", "fwd", "square", "pallas_gpu", "sm_90", "compiled", "", full | figures)
+
+
+@pytest.mark.parametrize(("name", "after"), [("registers", 120), ("spills", 8), ("ptx_bytes", 60_000)])
+def test_a_gpu_kernel_is_held_to_registers_spills_and_the_size_of_its_ptx(tmp_path, name, after):
+    baseline.save([gpu_row()], {"sm_90": {"jax": "1"}}, tmp_path)
+    saved = baseline.load("sm_90", tmp_path)
+    assert "seconds" not in saved.rows["matmul|fwd|square|pallas_gpu"]
+    assert baseline.check(saved, [gpu_row()]) == []
+    assert [one.what for one in baseline.check(saved, [gpu_row(**{name: after})])] == [name]
+
+
+def test_a_machine_without_an_assembler_says_nothing_of_registers_and_holds_the_ptx(tmp_path):
+    baseline.save([gpu_row()], {"sm_90": {"jax": "1"}}, tmp_path)
+    saved = baseline.load("sm_90", tmp_path)
+    bare = {"assembler": "none: registers and spills unknown", "registers": 500, "spills": 99}
+    assert baseline.check(saved, [gpu_row(**bare)]) == []
+    assert [one.what for one in baseline.check(saved, [gpu_row(**bare, ptx_bytes=60_000)])] == ["ptx_bytes"]
