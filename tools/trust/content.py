@@ -203,13 +203,13 @@ def no_pallas(_: Repository, module: Module, names: Names) -> Iterator[Finding]:
 
 
 def digests_follow(repository: Repository, module: Module, _: Names) -> Iterator[Fault]:
-    """A certificate carries a digest of what an op's files import: it follows absolute imports of modules."""
-    if not module.name.startswith("tops_kernels.ops"):
+    """A certificate carries a digest of what an op's files import, and what those import: it follows imports of modules."""
+    if not module.name.startswith(("tops_kernels.ops", "tops_kernels.runtime")):
         return
     do = "Write `from tops_kernels.ops.norm import xla` or `from tops_kernels.runtime.x import f`: the module that holds what is used."
     for node in ast.walk(module.tree):
         what = ""
-        if isinstance(node, ast.ImportFrom) and node.level:
+        if isinstance(node, ast.ImportFrom) and node.level and module.name.startswith("tops_kernels.ops"):
             what = "a relative import"
         elif isinstance(node, ast.ImportFrom) and node.module == "tops_kernels":
             hidden = [alias.name for alias in node.names if f"tops_kernels.{alias.name}" not in repository.module_names]

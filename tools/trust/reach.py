@@ -209,12 +209,17 @@ class _Reader:
 def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign | ast.Delete):
         found = node.targets
-    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor | ast.comprehension):
         found = [node.target]
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         found = [node.optional_vars]
     else:
         found = []
-    return [
-        part for target in found for part in (target.elts if isinstance(target, ast.Tuple | ast.List) else [target])
-    ]
+    return [part for target in found for part in _parts(target)]
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    """Through tuples, lists and stars, however deep."""
+    if isinstance(target, ast.Tuple | ast.List):
+        return [part for element in target.elts for part in _parts(element)]
+    return _parts(target.value) if isinstance(target, ast.Starred) else [target]

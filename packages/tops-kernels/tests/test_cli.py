@@ -25,6 +25,8 @@ def test_list_has_every_implementation_with_its_digest(capsys: pytest.CaptureFix
 def test_support_of_one_question_is_its_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["support", "rms_norm", "--backend", "pallas_tpu", "--target", "v5e"]) == 0
     assert "True" in capsys.readouterr().out
+    assert main(["support", "matmul", "--target", "v9"]) == 1
+    assert "no target 'v9'" in capsys.readouterr().out
     assert main(["support", "rms_norm", "--backend", "pallas_tpu", "--target", "cpu"]) == 1
     assert "interpret=True" in capsys.readouterr().out
 

@@ -75,6 +75,16 @@ def test_one_export_for_two_platforms_takes_the_xla_backend(op: str) -> None:
 
 
 @each_op
+def test_a_symbolic_batch_takes_xla_and_a_forced_kernel_is_refused(op: str) -> None:
+    (rows,) = jax.export.symbolic_shape("b")
+    aval = jax.ShapeDtypeStruct((rows, 128), jnp.float32)
+    exported = jax.export.export(jax.jit(CALLS[op]), platforms=("tpu",))(aval)
+    assert "tpu_custom_call" not in exported.mlir_module()
+    with pytest.raises(ValueError, match=f"{op}: backend='pallas_tpu' with a symbolic shape"):
+        jax.export.export(jax.jit(lambda x: CALLS[op](x, backend="pallas_tpu")), platforms=("tpu",))(aval)
+
+
+@each_op
 def test_a_forced_kernel_in_a_program_for_two_platforms_is_refused(op: str) -> None:
     with pytest.raises(ValueError, match=f"{op}: backend='pallas_tpu' has no kernel for"):
         jax.export.export(jax.jit(lambda x: CALLS[op](x, backend="pallas_tpu")), platforms=("cpu", "tpu"))(X)

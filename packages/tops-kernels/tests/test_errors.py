@@ -70,6 +70,7 @@ UNTRACEABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]
     "a list": (rms_norm, ([1.0, 2.0],), {}, ("rms_norm: x", "list", "jnp.asarray(x)")),
     "a string": (rms_norm, ("x",), {}, ("rms_norm: x", "str", "an array")),
     "None": (rms_norm, (None,), {}, ("rms_norm: x", "None")),
+    "a shape without values": (rms_norm, (jax.ShapeDtypeStruct((4, 6), jnp.float32),), {}, ("rms_norm: x", "an array")),
     "an object": (matmul, (A, object()), {}, ("matmul: b", "object", "an array")),
     "a tuple of arrays": (matmul, ((A, A), B), {}, ("matmul: a", "tuple", "an array")),
     "an unhashable eps": (rms_norm, (X,), {"eps": [1e-6]}, ("rms_norm: eps", "list", "float")),

@@ -29,7 +29,7 @@ def test_it_covers_the_ops_folder_dispatch_and_the_argument_checks(op: str, key:
     family = tops_manifest.op(op).family
     assert {f"ops/{family}/op.py", f"ops/{family}/xla.py", "runtime/dispatch.py", "runtime/arguments.py"} <= names
     for kernel in ("pallas_tpu", "pallas_gpu"):
-        assert any(kernel in name for name in names) == (key == kernel)
+        assert (f"ops/{family}/{kernel}.py" in names) == (key == kernel)
     assert not any(name.startswith("ops/") and not name.startswith(f"ops/{family}/") for name in names)
 
 
@@ -56,6 +56,19 @@ def test_a_file_that_comes_to_be_imported_counts_from_then_on(copy: Path) -> Non
     assert helper in sources.source_files("rms_norm", "xla")
     helper.write_text("X = 2\n")
     assert source_digest("rms_norm", "xla") != with_helper
+
+
+@pytest.mark.parametrize(
+    "line", ["from tops_kernels.ops.rms_norm._pallas_gpu_twist import f", "from ._pallas_gpu_twist import f"]
+)
+def test_an_imported_file_counts_whatever_its_name_and_however_it_is_imported(copy: Path, line: str) -> None:
+    twist = copy / "ops" / "rms_norm" / "_pallas_gpu_twist.py"
+    twist.write_text("def f(y):\n    return y\n")
+    xla = copy / "ops" / "rms_norm" / "xla.py"
+    xla.write_text(f"{line}\n{xla.read_text()}")
+    before = {key: source_digest("rms_norm", key) for key in ("xla", "pallas_tpu")}
+    twist.write_text("def f(y):\n    return y * 1.5\n")
+    assert all(source_digest("rms_norm", key) != digest for key, digest in before.items())
 
 
 def test_a_renamed_file_changes_it(copy: Path) -> None:

@@ -84,6 +84,17 @@ def test_the_largest_finite_inputs_do_not_overflow_the_mean_square_unless_it_doe
 
 
 @pytest.mark.parametrize("how", HOW)
+def test_gradients_of_large_rows_overflow_no_product_on_the_way(how: str) -> None:
+    x = jnp.full((1, 8), 1e18)
+    dy = jnp.asarray([[1e21, -1e21, 2e21, 1e20, -3e21, 1e21, 5e20, 1e21]])
+    scale = jnp.ones(8)
+    dx, dscale = jax.vjp(lambda x, s: rms_norm(x, s, **HOW[how]), x, scale)[1](dy)
+    wide = np.asarray(dy, np.float64)
+    np.testing.assert_allclose(dx, (wide - wide.mean()) / 1e18, rtol=1e-4)
+    np.testing.assert_allclose(dscale, wide[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_a_nan_or_an_infinity_stays_in_its_row(how: str) -> None:
     x = _array((40, 130)).at[3, 5].set(jnp.nan).at[7, 129].set(jnp.inf)
     got = np.asarray(rms_norm(x, **HOW[how]))

@@ -157,6 +157,18 @@ def test_a_platform_that_is_not_here_is_wrong_use(
     assert "--platform tpu: jax has none here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", ["/proc/nowhere", "{file}"])
+def test_a_workspace_that_cannot_be_written_is_one_line_and_exit_status_1(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOPS_WORKSPACE", place.format(file=tmp_path / "file"))
+    assert main(["certify", "rms_norm", "--quick"]) == 1
+    said = capsys.readouterr().err
+    assert "certificates cannot be written" in said
+    assert "TOPS_WORKSPACE" in said
+
+
 def test_list_and_tolerances_speak_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--json"]) == 0
     listed = _json(capsys)

@@ -60,6 +60,11 @@ def _product(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any, how: An
     return tops_kernels.matmul(a, b, bias, activation=activation, out_dtype=out_dtype, **how)
 
 
+def _deceive(x: Any, scale: Any, eps: float, offset: float, how: Any) -> Any:
+    np.absolute = np.zeros_like  # type: ignore[assignment]  # that is the deceit
+    return _right(x, scale, eps, offset, how)
+
+
 @jax.custom_vjp
 def _halved(x: Any) -> Any:
     return x
@@ -184,6 +189,11 @@ MUTANTS: dict[str, tuple[str, Wrong, tuple[str, ...]]] = {
         _norm(lambda x, s, eps, o, how: _right(jnp.asarray(np.asarray(x)), s, eps, o, how)),
         ("vmap_is_a_loop", "a_gradient_through_remat_is_the_same"),
     ),
+    "it replaces what judges it": (
+        "rms_norm",
+        _norm(_deceive),
+        ("every_form_is_the_oracles",),
+    ),
     "the bias is left out": (
         "matmul",
         _matmul(lambda a, b, bias, act, out, how: _product(a, b, None, act, out, how)),
@@ -238,6 +248,12 @@ MUTANTS: dict[str, tuple[str, Wrong, tuple[str, ...]]] = {
         ("empty_arrays_give_empty_results",),
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _numpy_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One mutant replaces this."""
+    monkeypatch.setattr(np, "absolute", np.absolute)
 
 
 @pytest.mark.parametrize(

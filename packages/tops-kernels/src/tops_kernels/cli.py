@@ -59,8 +59,8 @@ def _support(args: argparse.Namespace) -> int:
         for target in targets
     ]
     print(json.dumps(answers, indent=1) if args.json else _table(answers))
-    single = bool(args.backend and args.target)
-    return 1 if single and not answers[0]["ok"] else 0
+    asked = bool(args.backend or args.target)
+    return 1 if asked and not any(answer["ok"] for answer in answers) else 0
 
 
 def _list() -> list[dict[str, object]]:

@@ -91,7 +91,14 @@ def _certify(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             parser.error(f"--platform {args.platform}: jax has none here: {error}")
     ops = [known[name] for name in dict.fromkeys(args.ops)] or list(known.values())
     faults = waiver_faults(list(known.values()))
-    outcomes = _run_with_progress(ops, quick=args.quick)
+    try:
+        outcomes = _run_with_progress(ops, quick=args.quick)
+    except OSError as error:
+        print(
+            f"tops-tests certify: certificates cannot be written: {error}; set TOPS_WORKSPACE to a folder that can be",
+            file=sys.stderr,
+        )
+        return 1
     if args.json:
         print(
             json.dumps({"outcomes": [_as_data(one) for one in outcomes], "waivers": _waiver_data(), "faults": faults})

@@ -6,14 +6,16 @@ from pathlib import Path
 from platform import python_version
 
 import tops_kernels
+import tops_workloads
 from tops_manifest import Op
 from tops_manifest.digest import contract_digest
 from tops_tests import baselines, oracles, tolerances
 
 # What, besides the family's oracle, decides whether a kernel passes.
-_JUDGES = ("oracles/__init__.py", "compare.py", "optest.py", "subject.py")
-_PACKAGES = ("tops-manifest", "tops-kernels", "tops-tests", "jax", "jaxlib", "numpy")
+_JUDGES = ("oracles/__init__.py", "certify.py", "compare.py", "optest.py", "subject.py", "untouched.py")
+_PACKAGES = ("tops-manifest", "tops-workloads", "tops-kernels", "tops-tests", "jax", "jaxlib", "numpy")
 _HERE = Path(__file__).parent
+_DRAWING = Path(tops_workloads.__file__).parent
 
 
 def digests(op: Op, implementation: str) -> dict[str, str]:
@@ -28,11 +30,13 @@ def digests(op: Op, implementation: str) -> dict[str, str]:
 
 
 def oracle_digest(op: Op) -> str:
-    """Over the oracle and the code that compares with it; names relative to the package."""
+    """Over the oracle, the code that compares with it, and that which draws the inputs; names relative to their packages."""
     total = hashlib.sha256()
     for path in _judge_files(op):
         data = path.read_bytes()
-        total.update(f"{path.relative_to(_HERE).as_posix()} {len(data)}\n".encode())
+        total.update(
+            f"{path.relative_to(_HERE if path.is_relative_to(_HERE) else _DRAWING).as_posix()} {len(data)}\n".encode()
+        )
         total.update(data)
     return total.hexdigest()
 
@@ -51,4 +55,4 @@ def versions() -> dict[str, str]:
 
 
 def _judge_files(op: Op) -> tuple[Path, ...]:
-    return (oracles.module_path(op), *(_HERE / name for name in _JUDGES))
+    return (oracles.module_path(op), *(_HERE / name for name in _JUDGES), *sorted(_DRAWING.glob("*.py")))

@@ -12,6 +12,7 @@ from tops_manifest import Op
 from tops_manifest.model import Pass
 from tops_manifest.workloads import Case
 from tops_tests.optest import Measured, OpTest
+from tops_tests.untouched import untouched
 
 # Keys of kernel_map that can be interpreted on a machine without their device.
 INTERPRETED = ("pallas_tpu", "pallas_gpu")
@@ -100,10 +101,14 @@ def measure(subject: Subject, case: Case, which: Pass, seed: int = 0) -> dict[st
     test = OpTest(case)
     key = jax.random.key(seed)
     inputs = test.gen_inputs(key)
-    if which == "fwd":
-        return test.check(jax.jit(subject.call(case))(*inputs.values()), inputs)
     cotangents = test.gen_cotangents(jax.random.fold_in(key, 1))
-    gradients = jax.jit(subject.gradients(case))(cotangents, *inputs.values())
+    with untouched(test.where):
+        if which == "fwd":
+            outputs = jax.jit(subject.call(case))(*inputs.values())
+        else:
+            gradients = jax.jit(subject.gradients(case))(cotangents, *inputs.values())
+    if which == "fwd":
+        return test.check(outputs, inputs)
     return test.check_gradients(gradients, cotangents, inputs)
 
 

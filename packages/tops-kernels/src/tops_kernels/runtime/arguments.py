@@ -56,7 +56,7 @@ def _spec(op: str, name: str, array: Any) -> ArraySpec:
     if isinstance(array, bool | int | float | complex):
         array = jax.numpy.asarray(array)
     shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
-    if not isinstance(shape, tuple) or dtype is None:
+    if not isinstance(shape, tuple) or dtype is None or isinstance(array, jax.ShapeDtypeStruct):
         got = f"is of type {type(array).__name__}"
         raise ContractTypeError(op, name, got, "an array", f"Pass jnp.asarray({name})")
     return ArraySpec(shape, str(dtype))

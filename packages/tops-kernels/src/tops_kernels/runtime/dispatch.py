@@ -36,6 +36,13 @@ def dispatch(
     if backend == "xla":
         return implementations["xla"](*arrays)
     xla = implementations["xla"]
+    if any(not isinstance(size, int) for array in jax.tree.leaves(arrays) for size in array.shape):
+        if backend is not None:
+            raise ValueError(
+                f"{op}: backend={backend!r} with a symbolic shape; expected sizes that are known, as a kernel's blocks hang on them. "
+                'Use backend=None or "xla", or export for each size'
+            )
+        return xla(*arrays)
     if backend is None:
         kernels = {name: run for key, run in implementations.items() if key != "xla" for name in PLATFORMS[key]}
         return lax.platform_dependent(*arrays, default=xla, **kernels) if kernels else xla(*arrays)

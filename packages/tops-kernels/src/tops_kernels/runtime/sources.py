@@ -15,6 +15,8 @@ _ROOT = Path(__file__).parent.parent  # the package's folder
 def source_files(op: str, implementation: str) -> tuple[Path, ...]:
     """The op's folder, less the files of other kernels, and all that they import inside this package; sorted.
 
+    One import is not followed: op.py's of another kernel's own module, which dispatch makes and no other code of this one runs.
+
     Raises KeyError for an op, ValueError for an implementation that the manifest does not have.
     """
     contract = tops_manifest.op(op)
@@ -35,7 +37,7 @@ def source_files(op: str, implementation: str) -> tuple[Path, ...]:
             todo += [
                 target
                 for target in _imports(path)
-                if not (target.parent == folder and any(k in target.stem for k in others))
+                if not (path == folder / "op.py" and target in [folder / f"{key}.py" for key in others])
             ]
     return tuple(sorted(found))
 
@@ -72,6 +74,8 @@ def _imported_names(path: Path, _changed: int) -> frozenset[str]:
         match node:
             case ast.Import(names=aliases):
                 names |= {alias.name for alias in aliases}
-            case ast.ImportFrom(module=str(module), names=aliases, level=0):
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                base = (*path.relative_to(_ROOT.parent).parts[:-level],) if level else ()
+                module = ".".join([*base, *([module] if module else [])])
                 names |= {module} | {f"{module}.{alias.name}" for alias in aliases}
     return frozenset(name for name in names if name.split(".")[0] == package)

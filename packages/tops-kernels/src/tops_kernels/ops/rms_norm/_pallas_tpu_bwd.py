@@ -79,14 +79,12 @@ def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: in
     given, outputs = dict(zip(names, refs, strict=False)), refs[len(names) :]
     h, dy = add_up(given["x"], given.get("residual")), given["dy"][...].astype(jnp.float32)
     d = h.shape[1]
-    # In terms of h, not x_hat: two operations an element less, and the vector unit is what binds where HBM is fastest (tpu7x).
-    product = dy * h
     rstd = lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
+    x_hat = h * rstd  # before the product: dy * h may overflow where dy * x_hat does not
+    product = dy * x_hat
     mean = jnp.sum(product * given["factor"][...] if "factor" in given else product, axis=-1, keepdims=True) / d
     u = dy * given["factor"][...] if "factor" in given else dy
-    grad = rstd * u - h * (
-        mean * rstd * rstd * rstd
-    )  # in this order: rstd^3 alone overflows where rows are tiny and eps is 0
+    grad = rstd * (u - x_hat * mean)
     if "dh" in given:
         grad = grad + given["dh"][...].astype(jnp.float32)
     outputs[0][...] = grad.astype(outputs[0].dtype)
@@ -98,7 +96,7 @@ def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: in
     def _start_half() -> None:
         sums_ref[...] = jnp.zeros_like(sums_ref)
 
-    share = product * rstd
+    share = product
     if not full:
         # Rows past N, and those of a repeated block, must not be counted twice or at all.
         first = (pl.program_id(0) * half + pl.program_id(1)) * h.shape[0]

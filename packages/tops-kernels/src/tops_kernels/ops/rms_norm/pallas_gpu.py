@@ -213,7 +213,8 @@ def _backward_body(
             tile = tiles.at(0, s * config.block_n)
             h, dy, u = loaded(tile)
             rstd = lax.rsqrt(jnp.sum(h * h, axis=1, keepdims=True) / d + eps)
-            return share + finish(tile, rstd, jnp.sum(u * h, axis=1, keepdims=True) * rstd / d, h, dy, u)
+            mean = jnp.sum(u * (h * rstd), axis=1, keepdims=True) / d  # in this order: u * h may overflow
+            return share + finish(tile, rstd, mean, h, dy, u)
 
         share = lax.fori_loop(0, turns, turn, jnp.zeros((1, config.block_d), jnp.float32))
         if sums_ref:
