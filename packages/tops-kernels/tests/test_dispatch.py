@@ -1,5 +1,6 @@
 """Which implementation a call takes: by the platform it is lowered for, never by what this machine has."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -26,43 +27,55 @@ each_op = pytest.mark.parametrize("op", CALLS)
 each_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
-def _lowered(call: Callable[..., Any], platform: str, **how: Any) -> str:
-    return jax.jit(lambda x: call(x, **how)).trace(X).lower(lowering_platforms=(platform,)).as_text()
+Lowered = Callable[..., str]
+
+
+@pytest.fixture
+def lowered(on: Callable[[str], contextlib.AbstractContextManager[object]]) -> Lowered:
+    """lowered(call, platform, **how): the program's text."""
+
+    def lower(call: Callable[..., Any], platform: str, **how: Any) -> str:
+        with on(platform):
+            return jax.jit(lambda x: call(x, **how)).trace(X).lower(lowering_platforms=(platform,)).as_text()
+
+    return lower
 
 
 @each_op
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_lowered_for_a_platform_its_own_kernel_is_inside_and_no_other(op: str, platform: str) -> None:
-    text = _lowered(CALLS[op], platform)
+def test_lowered_for_a_platform_its_own_kernel_is_inside_and_no_other(op: str, platform: str, lowered: Lowered) -> None:
+    text = lowered(CALLS[op], platform)
     for where, mark in KERNELS.values():
         assert (mark in text) == (where == platform)
 
 
 @each_op
 @each_kernel
-def test_the_gradient_takes_kernels_too(op: str, kernel: str) -> None:
+def test_the_gradient_takes_kernels_too(op: str, kernel: str, lowered: Lowered) -> None:
     platform, mark = KERNELS[kernel]
     gradient = jax.value_and_grad(lambda x, **how: CALLS[op](x, **how).sum())
-    assert _lowered(gradient, platform).count(mark) >= 2  # forward and backward
-    assert mark not in _lowered(gradient, "cpu")
+    assert lowered(gradient, platform).count(mark) >= 2  # forward and backward
+    assert mark not in lowered(gradient, "cpu")
 
 
 @each_op
-def test_forced_to_xla_there_is_no_kernel_on_any_platform(op: str) -> None:
+def test_forced_to_xla_there_is_no_kernel_on_any_platform(op: str, lowered: Lowered) -> None:
     for platform in PLATFORMS:
-        text = _lowered(CALLS[op], platform, backend="xla")
+        text = lowered(CALLS[op], platform, backend="xla")
         assert not any(mark in text for _, mark in KERNELS.values())
 
 
 @each_op
 @each_kernel
-def test_forced_to_a_kernel_it_lowers_for_its_platform_and_for_nothing_else(op: str, kernel: str) -> None:
+def test_forced_to_a_kernel_it_lowers_for_its_platform_and_for_nothing_else(
+    op: str, kernel: str, lowered: Lowered
+) -> None:
     own, mark = KERNELS[kernel]
-    assert mark in _lowered(CALLS[op], own, backend=kernel)
+    assert mark in lowered(CALLS[op], own, backend=kernel)
     for platform in set(PLATFORMS) - {own}:
         says = f"^{op}: backend='{kernel}' has no kernel for {platform}; expected a program lowered for {own}"
         with pytest.raises(ValueError, match=says):
-            _lowered(CALLS[op], platform, backend=kernel)
+            lowered(CALLS[op], platform, backend=kernel)
 
 
 @each_op

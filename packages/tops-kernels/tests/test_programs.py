@@ -1,5 +1,6 @@
 """What a call adds to the compiled program, and when it compiles again."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -109,14 +110,16 @@ def test_configurations_nest_and_are_each_ops_and_each_passes_own() -> None:
     assert current("rms_norm") == ()
 
 
-def test_a_configuration_reaches_its_own_kernel_and_no_other() -> None:
+def test_a_configuration_reaches_its_own_kernel_and_no_other(
+    on: Callable[[str], contextlib.AbstractContextManager[object]],
+) -> None:
     inputs = {"x": X}
     tpu, gpu = (configurations("rms_norm", key, "fwd", inputs, {}, "") for key in ("pallas_tpu", "pallas_gpu"))
     programs: dict[str, set[str]] = {"tpu": set(), "cuda": set()}
     for config in (tpu[0], tpu[1], gpu[0], gpu[1]):
-        with use_config("rms_norm", "fwd", config):
-            traced = jax.jit(lambda x: rms_norm(x)).trace(X)
-            for platform, found in programs.items():
+        for platform, found in programs.items():
+            with use_config("rms_norm", "fwd", config), on(platform):
+                traced = jax.jit(lambda x: rms_norm(x)).trace(X)
                 found.add(traced.lower(lowering_platforms=(platform,)).as_text())
     assert {platform: len(found) for platform, found in programs.items()} == {"tpu": 2, "cuda": 2}
 

@@ -1,5 +1,6 @@
 """Where a program may go: export, lowering for every platform, refusal of a forced backend, many devices, and the cost formula."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import tops_kernels
 from tops_manifest.workloads import Case
@@ -43,6 +44,14 @@ def _read_again(exported: jax.export.Exported) -> Callable[..., Any]:
     return again
 
 
+def _on(platform: str) -> contextlib.AbstractContextManager[object]:
+    """Within it a program may be lowered for the platform. From jax 0.12 on, Triton asks which GPU it is for."""
+    if platform != "cuda":
+        return contextlib.nullcontext()
+    device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=device))
+
+
 @check("op")
 def export_carries_the_platforms_own_kernel(subject: Subject) -> None:
     """Exported for one platform from this host: its kernel is inside where kernel_map has one, and no other's is."""
@@ -56,8 +65,9 @@ def export_carries_the_platforms_own_kernel(subject: Subject) -> None:
                 cotangents = tuple(jax.eval_shape(test.gen_cotangents, jax.random.key(0)))
                 programs.append((subject.gradients(case), (cotangents, *test.avals().values())))
             for program, avals in programs:
-                exported = jax.export.export(jax.jit(program), platforms=(platform,), disabled_checks=_UNSTABLE)
-                text = exported(*avals).mlir_module()
+                with _on(platform):
+                    exported = jax.export.export(jax.jit(program), platforms=(platform,), disabled_checks=_UNSTABLE)
+                    text = exported(*avals).mlir_module()
                 for key, (_, mark) in _KERNEL.items():
                     if (mark in text) != (key in own):
                         has = "has" if mark in text else "lacks"
@@ -76,7 +86,8 @@ def a_forced_backend_is_refused_where_it_has_no_code(subject: Subject) -> None:
         for platform in PLATFORMS:
             traced = forced.trace(*avals)
             if tops_kernels.support(subject.op.name, key, platform).ok:
-                traced.lower(lowering_platforms=(platform,))
+                with _on(platform):
+                    forced.trace(*avals).lower(lowering_platforms=(platform,))
                 continue
             try:
                 traced.lower(lowering_platforms=(platform,))

@@ -80,11 +80,9 @@ def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: in
     h, dy = add_up(given["x"], given.get("residual")), given["dy"][...].astype(jnp.float32)
     d = h.shape[1]
     rstd = lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
-    x_hat = h * rstd  # before the product: dy * h may overflow where dy * x_hat does not
-    product = dy * x_hat
-    mean = jnp.sum(product * given["factor"][...] if "factor" in given else product, axis=-1, keepdims=True) / d
+    x_hat = h * rstd  # before any product with dy: dy * h may overflow where dy * x_hat does not
     u = dy * given["factor"][...] if "factor" in given else dy
-    grad = rstd * (u - x_hat * mean)
+    grad = rstd * (u - x_hat * (jnp.sum(u * x_hat, axis=-1, keepdims=True) / d))
     if "dh" in given:
         grad = grad + given["dh"][...].astype(jnp.float32)
     outputs[0][...] = grad.astype(outputs[0].dtype)
@@ -96,7 +94,7 @@ def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: in
     def _start_half() -> None:
         sums_ref[...] = jnp.zeros_like(sums_ref)
 
-    share = product
+    share = dy * x_hat
     if not full:
         # Rows past N, and those of a repeated block, must not be counted twice or at all.
         first = (pl.program_id(0) * half + pl.program_id(1)) * h.shape[0]
