@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tops_manifest
 from tops_manifest import ArraySpec, Binding, ContractTypeError, ContractValueError, Op, bind, contract
+from tops_manifest.workloads import Case
 
 _F32, _BF16, _I8 = "float32", "bfloat16", "int8"
 
@@ -266,11 +267,10 @@ def test_every_combination_of_optional_inputs_of_every_op_binds() -> None:
     for op in tops_manifest.ops():
         optional = [spec.name for spec in op.inputs if spec.optional]
         for present in itertools.product([False, True], repeat=len(optional)):
-            arrays = {
-                spec.name: ArraySpec(tuple(3 for dim in spec.shapes[0] if not dim.variadic), _F32)
-                for spec in op.inputs
-                if not spec.optional or dict(zip(optional, present, strict=True))[spec.name]
-            }
+            given = tuple(name for name, is_given in zip(optional, present, strict=True) if is_given)
+            dtypes = {var.name: _F32 for var in op.dtypes}
+            sizes: dict[str, Any] = {name: () if variadic else 1 for name, variadic in op.variadic.items()}
+            arrays = Case(op, "ones", sizes, dtypes, {}, given, {}, ("fwd",)).inputs()
             binding = bind(op, arrays, {})
             assert binding.present == arrays.keys()
             assert list(binding.outputs()) == [spec.name for spec in op.outputs]

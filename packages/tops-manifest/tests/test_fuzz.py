@@ -2,6 +2,7 @@
 
 import copy
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from tops_manifest.errors import Fault, ManifestError
 from tops_manifest.tree import Entry, parse
 
 _WORDS = ["X", "Y", "K", "*B", "B T K", "float32", "int8", "xla", "fwd", "vjp", "io", "T >= 1", "K ** -0.5", "1 / 0", "(-inf, 0]", "q", "has_q", "",
-          "lambda", "é\n", "9" * 400, "(" * 60, "inf", "nan", "mxu", "of", "backend"]  # fmt: skip
+          "lambda", "é\n", "9" * 400, "(" * 60, "inf", "nan", "mxu", "of", "backend", "N+1", "*B+1", "s", "T"]  # fmt: skip
 _KEYS = ["q", "g", "o", "X", "Y", "K", "B", "of", "shape", "dtype", "optional", "domain", "doc", "type", "default", "choices", "where", "vjp", "vmap",
          "shard_free", "expr", "hint", "flops", "bytes", "mxu", "name", "family", "version", "status", "kernel_map", "dims", "pass", "present", "params",
-         "alternatives", "dtype_param", "a b", "é", *SECTIONS]  # fmt: skip
+         "alternatives", "dtype_param", "with", "rises", "s", "cu_seqlens", "a b", "é", *SECTIONS]  # fmt: skip
 _scalars = st.one_of(
     st.sampled_from(_WORDS), st.text(max_size=8), st.booleans(), st.integers(), st.integers(-3, 5), st.floats(), st.dates(),
     st.builds(lambda: 10**5000), st.builds(lambda: 1 << 20000),
@@ -29,7 +30,8 @@ _values = st.recursive(
     max_leaves=20,
 )
 _tables = st.dictionaries(st.sampled_from(SECTIONS), _values, max_size=9)
-_REAL = {name: tomllib.loads((contract.ops_folder() / f"{name}.toml").read_text()) for name in contract.op_names()}
+_FILES = [*contract.ops_folder().glob("*.toml"), Path(__file__).parent / "scan.toml"]
+_REAL = {path.stem: tomllib.loads(path.read_text()) for path in _FILES}
 
 
 def _read(table: dict[str, Any], stem: str = "q") -> Entry | None:

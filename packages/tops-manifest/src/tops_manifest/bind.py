@@ -6,11 +6,11 @@ Pure arithmetic on shapes and names, so the kernels check their callers with it 
 import dataclasses
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from tops_manifest.errors import ContractTypeError, ContractValueError
 from tops_manifest.expr import Expr, ExpressionError, Value
-from tops_manifest.model import DTYPES, Condition, Input, Op, Param, Shape, shape_text
+from tops_manifest.model import DTYPES, Condition, Input, Op, Param, Shape, shape_sizes, shape_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,11 +46,7 @@ class Binding:
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
         """The sizes that a contract's shape has in this call."""
-        sizes: list[int] = []
-        for dim in shape:
-            size = self.dims[dim.name]
-            sizes += size if isinstance(size, tuple) else (size,)
-        return tuple(sizes)
+        return shape_sizes(shape, self.dims)
 
     def dtype(self, name: str) -> str:
         """What a dtype variable stands for; a dtype stands for itself."""
@@ -62,7 +58,7 @@ class Binding:
         for spec in self.op.outputs:
             chosen = self.params[spec.dtype_param] if spec.dtype_param is not None else None
             result[spec.name] = ArraySpec(
-                self.shape(spec.shape), self.dtype(spec.dtype) if chosen is None else str(chosen)
+                self.shape(spec.shape_for(self.present)), self.dtype(spec.dtype) if chosen is None else str(chosen)
             )
         return result
 
@@ -75,15 +71,15 @@ def bind(op: Op, arrays: Mapping[str, ArraySpec | None], params: Mapping[str, ob
     dims: dict[str, int | tuple[int, ...]] = {}
     dtypes: dict[str, str] = {}
     bound_by: dict[str, str] = {}  # dimension or dtype variable -> the input that bound it
-    present = []
+    # Known before any shape is: an input's shape may follow one that stands behind it.
+    present = frozenset(spec.name for spec in op.inputs if arrays.get(spec.name) is not None)
     for spec in op.inputs:
         array = arrays.get(spec.name)
         if array is None:
             if not spec.optional:
-                raise ContractTypeError(op.name, spec.name, "is None", f"an array {_shapes_text(spec)}")
+                raise ContractTypeError(op.name, spec.name, "is None", f"an array {_shapes_text(spec, present)}")
             continue
-        present.append(spec.name)
-        _bind_shape(op, spec, array, dims, bound_by)
+        _bind_shape(op, spec, array, present, dims, bound_by)
         _bind_dtype(op, spec, array, dtypes, bound_by)
     if len(arrays) > len(op.inputs) or arrays.keys() - {spec.name for spec in op.inputs}:
         unknown = sorted(arrays.keys() - {spec.name for spec in op.inputs})[0]
@@ -93,13 +89,13 @@ def bind(op: Op, arrays: Mapping[str, ArraySpec | None], params: Mapping[str, ob
         if var.source is not None and var.source in dtypes:
             dtypes[var.name] = var.derive(dtypes[var.source])
     # What speaks of shapes alone is checked first: a default may have no value where it does not hold (K ** -0.5 for K = 0).
-    shapes_only = Binding(op, dims, dtypes, {}, frozenset(present))
+    shapes_only = Binding(op, dims, dtypes, {}, present)
     env = shapes_only.environment()
     param_names = {spec.name for spec in op.params}
     for condition in op.where:
         if not condition.expr.names & param_names:
             _check_condition(op, condition, arrays, bound_by, env)
-    binding = Binding(op, dims, dtypes, _bind_params(op, params, env), shapes_only.present)
+    binding = Binding(op, dims, dtypes, _bind_params(op, params, env), present)
     env |= binding.params
     for condition in op.where:
         if condition.expr.names & param_names:
@@ -107,20 +103,35 @@ def bind(op: Op, arrays: Mapping[str, ArraySpec | None], params: Mapping[str, ob
     return binding
 
 
-def _shapes_text(spec: Input) -> str:
-    return " or ".join(shape_text(shape) for shape in spec.shapes)
+def _shapes_text(spec: Input, present: Container[str]) -> str:
+    return " or ".join(map(shape_text, spec.shapes_for(present))) + _presence(spec, present)
+
+
+def _presence(spec: Input, present: Container[str]) -> str:
+    """What an expected shape hangs on, where it hangs on another input."""
+    if spec.with_ is None:
+        return ""
+    return f" where {spec.with_.input} is {'' if spec.with_.input in present else 'not '}given"
 
 
 def _bind_shape(
-    op: Op, spec: Input, array: ArraySpec, dims: dict[str, int | tuple[int, ...]], bound_by: dict[str, str]
+    op: Op,
+    spec: Input,
+    array: ArraySpec,
+    present: Container[str],
+    dims: dict[str, int | tuple[int, ...]],
+    bound_by: dict[str, str],
 ) -> None:
-    fitting = [shape for shape in spec.shapes if _rank_fits(shape, array.shape, dims)]
+    def wrong(expected: str) -> ContractValueError:
+        return ContractValueError(op.name, spec.name, f"has shape {array.shape}", expected + _presence(spec, present))
+
+    shapes = spec.shapes_for(present)
+    fitting = [shape for shape in shapes if _rank_fits(shape, array.shape, dims)]
     if not fitting:
-        known = [shape for shape in spec.shapes if all(dim.name in dims for dim in shape)]
-        text = " or ".join(
-            _expected(shape, dims, bound_by) if shape in known else shape_text(shape) for shape in spec.shapes
+        known = [shape for shape in shapes if all(dim.name in dims for dim in shape)]
+        raise wrong(
+            " or ".join(_expected(shape, dims, bound_by) if shape in known else shape_text(shape) for shape in shapes)
         )
-        raise ContractValueError(op.name, spec.name, f"has shape {array.shape}", text)
     shape = fitting[0]
     sizes = array.shape
     own: dict[str, int | tuple[int, ...]] = {}
@@ -131,12 +142,12 @@ def _bind_shape(
     else:
         shape_rest = shape
     for dim, length in zip(shape_rest, sizes, strict=True):
-        if own.setdefault(dim.name, length) != length:
-            raise ContractValueError(
-                op.name, spec.name, f"has shape {array.shape}", f"{shape_text(shape)} with one {dim.name}"
-            )
+        if length < dim.offset:
+            raise wrong(_expected(shape, dims, bound_by) if dim.name in dims else shape_text(shape))
+        if own.setdefault(dim.name, length - dim.offset) != length - dim.offset:
+            raise wrong(f"{shape_text(shape)} with one {dim.name}")
     if any(dims.get(name, size) != size for name, size in own.items()):
-        raise ContractValueError(op.name, spec.name, f"has shape {array.shape}", _expected(shape, dims, bound_by, own))
+        raise wrong(_expected(shape, dims, bound_by, own))
     for name, size in own.items():
         dims[name] = size
         bound_by.setdefault(name, spec.name)
@@ -163,7 +174,7 @@ def _expected(
         if isinstance(size, tuple):
             sizes += map(str, size)
         else:
-            sizes.append(dim.name if size is None else str(size))
+            sizes.append(str(dim) if size is None else str(size + dim.offset))
     sources = dict.fromkeys(bound_by[dim.name] for dim in shape if dim.name in bound_by)
     origin = f" from {' and '.join(sources)}" if sources else ""
     return f"{shape_text(shape)} = ({', '.join(sizes)}{',' if len(sizes) == 1 else ''}){origin}"
@@ -283,7 +294,8 @@ def _short(value: object) -> str:
         return repr(value if len(value) <= 60 else value[:57] + "...")
     if isinstance(value, numbers.Real) and hasattr(value, "dtype"):  # a numpy scalar
         return f"{value} of type {type(value).__name__}"
-    return f"of type {type(value).__name__}"
+    kind = type(value)  # numpy's bool has the name of Python's, and is another type
+    return f"of type {f'{kind.__module__}.bool' if kind.__name__ == 'bool' else kind.__name__}"
 
 
 def _check_condition(

@@ -12,7 +12,7 @@ import hashlib
 import json
 
 from tops_manifest import contract, model
-from tops_manifest.model import DtypeVar, Op, Param, ParamValue
+from tops_manifest.model import DtypeVar, Op, Param, ParamValue, With
 
 
 def canonical_json(value: object) -> str:
@@ -49,6 +49,8 @@ def contract_data(op: Op) -> dict[str, object]:
                 "dtype": spec.dtype,
                 "optional": spec.optional,
                 "domain": spec.domain,
+                **_with_data(spec.with_),
+                **({} if spec.rises is None else {"rises": spec.rises}),
             }
             for spec in op.inputs
         ],
@@ -58,6 +60,7 @@ def contract_data(op: Op) -> dict[str, object]:
                 "shape": model.shape_text(spec.shape),
                 "dtype": spec.dtype,
                 "dtype_param": spec.dtype_param,
+                **_with_data(spec.with_),
             }
             for spec in op.outputs
         ],
@@ -67,6 +70,11 @@ def contract_data(op: Op) -> dict[str, object]:
         "vmap": op.vmap,
         "shard_free": sorted(op.shard_free),
     }
+
+
+def _with_data(with_: With | None) -> dict[str, object]:
+    """No key where there is nothing: a key that the grammar gains must not change the digest of a contract without it."""
+    return {} if with_ is None else {"with": {with_.input: model.shape_text(with_.shape)}}
 
 
 def _dtype_data(var: DtypeVar) -> dict[str, object]:

@@ -61,32 +61,86 @@ def _inputs(old: Op, new: Op) -> Iterator[Change]:
     if [*now][: len(kept)] != kept:
         yield Change("inputs", True, f"positions: ({', '.join(was)}) -> ({', '.join(now)})")
     for name in kept:
-        yield from _input(was[name], now[name])
+        yield from _input(was[name], now[name], old, new)
 
 
-def _input(old: Input, new: Input) -> Iterator[Change]:
+def _input(old: Input, new: Input, was: Op, now: Op) -> Iterator[Change]:
     key = f"inputs.{old.name}"
     if old.optional != new.optional:
         yield Change(f"{key}.optional", old.optional, f"{_toml(old.optional)} -> {_toml(new.optional)}")
-    lost = [shape for shape in old.shapes if not any(_covers(wide, shape) for wide in new.shapes)]
-    for shape in lost:
-        yield Change(f"{key}.shape", True, f"no longer {model.shape_text(shape)}")
+    moved = [(one, other) for one in old.shapes for other in new.shapes if _is_moved(one, other)]
+    for one, other in moved:
+        yield Change(f"{key}.shape", _moving_breaks(one, other, was, now), f"offset: {_arrow([one], [other])}")
+    for shape in old.shapes:
+        if not any(_covers(wide, shape) for wide in new.shapes) and shape not in [one for one, _ in moved]:
+            yield Change(f"{key}.shape", True, f"no longer {model.shape_text(shape)}")
     for shape in new.shapes:
-        if shape not in old.shapes:
+        if shape not in old.shapes and shape not in [other for _, other in moved]:
             yield Change(f"{key}.shape", False, f"also {model.shape_text(shape)}")
+    for name in _deciding(old, new):
+        yield from _with(f"{key}.with.{name}", name, old.shapes_for((name,)), new.shapes_for((name,)), was, now)
+    if old.rises != new.rises:
+        yield Change(f"{key}.rises", new.rises is not None, f"{old.rises or 'none'} -> {new.rises or 'none'}")
     if old.domain != new.domain:
         narrower = not _domain(new).holds(_domain(old))
         yield Change(f"{key}.domain", narrower, f"{old.domain or 'any number'} -> {new.domain or 'any number'}")
+
+
+def _deciding(old: Input | Output, new: Input | Output) -> list[str]:
+    """The optional inputs that decide the shape, before or now, where that is not the same."""
+    return [] if old.with_ == new.with_ else sorted({one.with_.input for one in (old, new) if one.with_ is not None})
+
+
+def _with(key: str, name: str, before: Iterable[Shape], after: Iterable[Shape], was: Op, now: Op) -> Iterator[Change]:
+    """What has become of a shape in calls that give the optional input `name`."""
+    before, after = list(before), list(after)
+    if before == after:
+        return
+    if len(before) == len(after) == 1 and _is_moved(before[0], after[0]):
+        breaking = _moving_breaks(before[0], after[0], was, now)
+        yield Change(key, breaking, f"offset: {_arrow(before, after)}")
+        return
+    fits = all(any(_covers(wide, shape) for wide in after) for shape in before)
+    is_known = name in [spec.name for spec in was.inputs]  # else no call gave it
+    yield Change(key, is_known and not fits, _arrow(before, after))
+
+
+def _arrow(before: Iterable[Shape], after: Iterable[Shape]) -> str:
+    return " -> ".join(" or ".join(map(model.shape_text, shapes)) for shapes in (before, after))
+
+
+def _is_moved(old: Shape, new: Shape) -> bool:
+    """Whether the same dimensions stand there, and only what is added to one differs."""
+    return old != new and [(dim.name, dim.variadic) for dim in old] == [(dim.name, dim.variadic) for dim in new]
+
+
+def _moving_breaks(old: Shape, new: Shape, was: Op, now: Op) -> bool:
+    """A larger offset refuses sizes that were right; a smaller one changes what the letter is wherever else it stands."""
+    changed = [(one.name, one.offset, other.offset) for one, other in zip(old, new, strict=True) if one != other]
+    return any(after > before or _uses(was, name) > 1 or _uses(now, name) > 1 for name, before, after in changed)
+
+
+def _uses(op: Op, letter: str) -> int:
+    """How often a dimension stands in what a caller sees: shapes, conditions, defaults."""
+    shapes = [shape for spec in op.inputs for shape in spec.all_shapes]
+    shapes += [shape for spec in op.outputs for shape in (spec.shape, *([spec.with_.shape] if spec.with_ else []))]
+    exprs = [condition.expr for condition in op.where]
+    exprs += [spec.default_expr for spec in op.params if spec.default_expr is not None]
+    return sum(dim.name == letter for shape in shapes for dim in shape) + sum(letter in expr.names for expr in exprs)
 
 
 def _covers(wide: Shape, shape: Shape) -> bool:
     """Whether every array of `shape` fits `wide`: the same, or leading dimensions where there was one."""
     if wide == shape:
         return True
-    return len(wide) == len(shape) > 0 and wide[1:] == shape[1:] and wide[0].variadic and wide[0].name == shape[0].name
+    if not len(wide) == len(shape) > 0 or wide[1:] != shape[1:]:
+        return False
+    return wide[0].variadic and wide[0].name == shape[0].name and not shape[0].offset
 
 
 def _domain(spec: Input) -> Interval:
+    if spec.rises is not None:
+        return Interval(0.0, math.inf, True, False)
     return Interval(-math.inf, math.inf, True, True) if spec.domain is None else Interval.read(spec.domain)
 
 
@@ -97,17 +151,20 @@ def _outputs(old: Op, new: Op) -> Iterator[Change]:
     by_name = {spec.name: spec for spec in new.outputs}
     for spec in old.outputs:
         if spec.name in by_name:
-            yield from _output(spec, by_name[spec.name], new)
+            yield from _output(spec, by_name[spec.name], old, new)
 
 
-def _output(old: Output, new: Output, op: Op) -> Iterator[Change]:
+def _output(old: Output, new: Output, was: Op, now: Op) -> Iterator[Change]:
     key = f"outputs.{old.name}"
     if not _covers(new.shape, old.shape):
         yield Change(f"{key}.shape", True, f"{model.shape_text(old.shape)} -> {model.shape_text(new.shape)}")
     elif new.shape != old.shape:
         yield Change(f"{key}.shape", False, f"{model.shape_text(old.shape)} -> {model.shape_text(new.shape)}")
+    for name in _deciding(old, new):
+        shapes = (old.shape_for((name,)),), (new.shape_for((name,)),)
+        yield from _with(f"{key}.with.{name}", name, *shapes, was, now)
     if old.dtype_param != new.dtype_param:
-        decides = new.dtype_param is not None and op.param(new.dtype_param).default is not None
+        decides = new.dtype_param is not None and now.param(new.dtype_param).default is not None
         breaking = old.dtype_param is not None or decides
         yield Change(f"{key}.dtype_param", breaking, f"{old.dtype_param or 'none'} -> {new.dtype_param or 'none'}")
 

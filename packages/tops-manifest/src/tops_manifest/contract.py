@@ -5,15 +5,14 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tops_manifest import _params, model
+from tops_manifest import _arrays, _params, model
 from tops_manifest._reader import MISSING, Reader, is_name, read_toml
 from tops_manifest.errors import Fault, ManifestError
-from tops_manifest.model import Condition, Dim, DtypeVar, Input, Interval, Op, Output, Param, Shape
+from tops_manifest.model import Condition, DtypeVar, Input, Op, Param
 
 SCHEMA = 1
 SECTIONS = ("schema", "op", "dtypes", "inputs", "outputs", "params", "contract", "cost", "workloads")
 RESERVED = ("backend", "interpret")  # every public function ends with these two
-_DIM = re.compile(r"\*?[A-Z][A-Za-z0-9_]*\Z")
 _LETTER = re.compile(r"[A-Z][A-Za-z0-9_]*\Z")
 _STEM = re.compile(r"[a-z][a-z0-9_]*\Z")
 _MAX_VERSION = 1_000_000
@@ -80,10 +79,9 @@ def read(top: Reader, stem: str) -> Op:
     if not _STEM.match(family) and isinstance(head.table.get("family"), str):
         head.fault("family", family, "small letters, digits and _: it names files")
     dtypes = _dtypes(top.sub("dtypes", required=False))
-    inputs = _inputs(top.sub("inputs"), dtypes)
-    dims = {dim.name for spec in inputs for shape in spec.shapes for dim in shape}
-    always = _always_bound(inputs)
-    params = _params.read(top.sub("params", required=False), always)
+    inputs = _arrays.inputs(top.sub("inputs"), dtypes)
+    dims = {dim.name for spec in inputs for shape in spec.all_shapes for dim in shape}
+    params = _params.read(top.sub("params", required=False), _arrays.always_bound(inputs))
     rules = top.sub("contract", required=False)
     rules.known(("where", "vjp", "vmap", "shard_free"))
     _check_names_distinct(top, inputs, params, dims, dtypes)
@@ -97,7 +95,7 @@ def read(top: Reader, stem: str) -> Op:
         kernel_map=head.texts("kernel_map", model.IMPLEMENTATIONS, required=True),
         dtypes=dtypes,
         inputs=inputs,
-        outputs=_outputs(top.sub("outputs"), inputs, dtypes, params, always),
+        outputs=_arrays.outputs(top.sub("outputs"), inputs, dtypes, params),
         params=params,
         where=_where(rules, expression_names(inputs, params, dtypes)),
         vjp=rules.texts("vjp", [spec.name for spec in inputs]),
@@ -109,18 +107,9 @@ def read(top: Reader, stem: str) -> Op:
 def expression_names(inputs: Iterable[Input], params: Iterable[Param], dtypes: Iterable[DtypeVar]) -> set[str]:
     """Every name an expression of this op may use."""
     inputs = tuple(inputs)
-    names = {dim.name for spec in inputs for shape in spec.shapes for dim in shape}
+    names = {dim.name for spec in inputs for shape in spec.all_shapes for dim in shape}
     names |= {spec.name for spec in params} | {var.name for var in dtypes}
     return names | {f"has_{spec.name}" for spec in inputs if spec.optional}
-
-
-def _always_bound(inputs: Iterable[Input]) -> set[str]:
-    """The dimensions that every call binds: those of an input that must be given, in whichever of its shapes."""
-    result: set[str] = set()
-    for spec in inputs:
-        if not spec.optional:
-            result |= set.intersection(*({dim.name for dim in shape} for shape in spec.shapes))
-    return result
 
 
 def _dtypes(at: Reader) -> tuple[DtypeVar, ...]:
@@ -149,87 +138,6 @@ def _derived(at: Reader, name: str, above: Mapping[str, DtypeVar]) -> DtypeVar |
     at.known(("of", *source.choices))
     mapping = tuple((dtype, at.choice(dtype, model.DTYPES, dtype)) for dtype in source.choices)
     return DtypeVar(name, tuple(to for _, to in mapping), source.name, mapping)
-
-
-def _shape(at: Reader, text: object) -> Shape:
-    if not isinstance(text, str):
-        at.fault("shape", text, 'dimensions as a string, like "B T H K"')
-        return ()
-    dims = text.split()
-    for position, dim in enumerate(dims):
-        if not _DIM.match(dim):
-            at.fault("shape", text, f"dimension names (a capital first; a leading * for any number), not {dim!r}")
-        elif dim.startswith("*") and position:
-            at.fault("shape", text, f"{dim} in first place")
-    return tuple(Dim(dim.lstrip("*"), dim.startswith("*")) for dim in dims)
-
-
-def _inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
-    result: list[Input] = []
-    for name, spec in at.named_subs():
-        spec.known(("shape", "dtype", "optional", "domain", "doc"))
-        texts = spec.table.get("shape", MISSING)
-        shapes = tuple(_shape(spec, text) for text in (texts if isinstance(texts, list) and texts else [texts]))
-        kinds = [(len(shape), bool(shape and shape[0].variadic)) for shape in shapes]
-        if len(set(kinds)) != len(kinds):
-            spec.fault("shape", texts, "shapes that their ranks tell apart")
-        dtype = spec.choice("dtype", [*(var.name for var in dtypes), *model.DTYPES])
-        source = next((var.source for var in dtypes if var.name == dtype), None)
-        if source is not None and not any(one.dtype == source and not one.optional for one in result):
-            spec.fault("dtype", dtype, f"an input of {source} above, always given: {dtype} follows it")
-        result.append(Input(name, shapes, dtype, spec.flag("optional", False), _domain(spec), spec.text("doc", "")))
-    variadic = {dim.name: dim.variadic for spec in result for shape in spec.shapes for dim in shape}
-    for item in result:
-        for shape in item.shapes:
-            for dim in shape:
-                if variadic[dim.name] != dim.variadic:
-                    at.fault(f"{item.name}.shape", model.shape_text(shape), f"{dim.name} with * everywhere or nowhere")
-    required = [item.optional for item in result]
-    if required != sorted(required):
-        at.fault("", [item.name for item in result], "optional inputs after all others")
-    if not at.table:
-        at.fault("", MISSING, "at least one input")
-    return tuple(result)
-
-
-def _domain(at: Reader) -> str | None:
-    text = at.table.get("domain")
-    try:
-        return None if text is None else str(Interval.read(at.text("domain")))
-    except ValueError:
-        if isinstance(text, str):  # else `text()` has noted it
-            at.fault("domain", text, 'an interval that is not empty, like "(-inf, 0]"')
-        return None
-
-
-def _outputs(
-    at: Reader, inputs: tuple[Input, ...], dtypes: tuple[DtypeVar, ...], params: tuple[Param, ...], always: set[str]
-) -> tuple[Output, ...]:
-    result = []
-    variadic = {dim.name: dim.variadic for spec in inputs for shape in spec.shapes for dim in shape}
-    given = {spec.dtype for spec in inputs if not spec.optional}
-    for name, spec in at.named_subs():
-        spec.known(("shape", "dtype", "dtype_param", "doc"))
-        text = spec.table.get("shape", MISSING)
-        shape = _shape(spec, text)
-        for dim in shape:
-            if dim.name not in variadic:
-                spec.fault("shape", text, f"no input binds {dim.name} (known: {' '.join(sorted(variadic))})")
-            elif dim.name not in always:
-                spec.fault("shape", text, f"{dim.name} in an input that is always given, in each of its shapes")
-            elif dim.variadic != variadic[dim.name]:
-                spec.fault("shape", text, f"{dim.name} with * everywhere or nowhere")
-        dtype = spec.choice("dtype", [*(var.name for var in dtypes), *model.DTYPES])
-        for var in dtypes:
-            if var.name == dtype and (var.source or var.name) not in given:
-                spec.fault("dtype", dtype, f"{var.source or var.name} as the dtype of an input that is always given")
-        param = None
-        if "dtype_param" in spec.table:
-            param = spec.choice("dtype_param", [one.name for one in params if one.type == "dtype"])
-        result.append(Output(name, shape, dtype, param, spec.text("doc", "")))
-    if not at.table:
-        at.fault("", MISSING, "at least one output")
-    return tuple(result)
 
 
 def _where(at: Reader, names: set[str]) -> tuple[Condition, ...]:

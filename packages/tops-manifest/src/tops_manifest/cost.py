@@ -55,8 +55,7 @@ class Cost:
 
 def _environment(binding: Binding) -> Mapping[str, Value]:
     """A dimension that only an optional input has counts as 0 where that input is not given."""
-    dims = {dim.name: 0 for spec in binding.op.inputs for shape in spec.shapes for dim in shape}
-    return {**dims, **binding.environment()}
+    return {**dict.fromkeys(binding.op.variadic, 0), **binding.environment()}
 
 
 def size_bytes(array: ArraySpec) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Literal, TypeAlias
 
 from tops_manifest.expr import Expr
@@ -33,13 +33,14 @@ PASSES: tuple[Pass, ...] = ("fwd", "vjp")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dim:
-    """A dimension of a shape: a name ("K"), or any number of leading ones ("*B")."""
+    """A dimension of a shape: a name ("K"), a name and an offset ("N+1"), or any number of leading ones ("*B")."""
 
     name: str
     variadic: bool = False
+    offset: int = 0  # the size is the name's value and this
 
     def __str__(self) -> str:
-        return f"*{self.name}" if self.variadic else self.name
+        return f"{'*' if self.variadic else ''}{self.name}{f'+{self.offset}' if self.offset else ''}"
 
 
 Shape: TypeAlias = tuple[Dim, ...]
@@ -48,6 +49,23 @@ Shape: TypeAlias = tuple[Dim, ...]
 def shape_text(shape: Shape) -> str:
     """[*B, M, K]"""
     return f"[{', '.join(str(dim) for dim in shape)}]"
+
+
+def shape_sizes(shape: Shape, dims: Mapping[str, "int | tuple[int, ...]"]) -> tuple[int, ...]:
+    """The sizes a shape has where its letters stand for `dims`; a variadic dimension is a tuple there."""
+    sizes: list[int] = []
+    for dim in shape:
+        size = dims[dim.name]
+        sizes += size if isinstance(size, tuple) else (size + dim.offset,)
+    return tuple(sizes)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class With:
+    """The shape that an input or output has where an optional input is given."""
+
+    input: str
+    shape: Shape
 
 
 _NUMBER = r"-?(?:inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)"
@@ -105,6 +123,17 @@ class Input:
     optional: bool = False
     domain: str | None = None  # interval the values lie in, as text: "(-inf, 0]" (Interval.read)
     doc: str = ""
+    with_: With | None = None  # decides the shape instead, where its input is given
+    rises: str | None = None  # the values rise from 0 to at most the size of this dimension
+
+    @property
+    def all_shapes(self) -> tuple[Shape, ...]:
+        """Every shape it may have in some call."""
+        return self.shapes if self.with_ is None else (*self.shapes, self.with_.shape)
+
+    def shapes_for(self, present: Container[str]) -> tuple[Shape, ...]:
+        """The shapes it may have where these inputs are given."""
+        return self.shapes if self.with_ is None or self.with_.input not in present else (self.with_.shape,)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,6 +143,11 @@ class Output:
     dtype: str  # a dtype variable or a dtype
     dtype_param: str | None = None  # a param of type dtype that, when given, decides instead
     doc: str = ""
+    with_: With | None = None  # decides the shape instead, where its input is given
+
+    def shape_for(self, present: Container[str]) -> Shape:
+        """The shape it has where these inputs are given."""
+        return self.shape if self.with_ is None or self.with_.input not in present else self.with_.shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -164,6 +198,11 @@ class Op:
     def param(self, name: str) -> Param:
         """The parameter of this name."""
         return next(spec for spec in self.params if spec.name == name)
+
+    @property
+    def variadic(self) -> Mapping[str, bool]:
+        """Every dimension of the inputs, and whether it is any number of leading ones."""
+        return {dim.name: dim.variadic for spec in self.inputs for shape in spec.all_shapes for dim in shape}
 
     @property
     def free_dtypes(self) -> Mapping[str, tuple[str, ...]]:

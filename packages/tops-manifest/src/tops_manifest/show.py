@@ -6,7 +6,7 @@ from tops_manifest.canonical import contract_data
 from tops_manifest.cost import PassCost
 from tops_manifest.digest import row_data
 from tops_manifest.signature import signature
-from tops_manifest.table import call_text, cost_text, default_text, dims_text, dtype_text, shapes_text
+from tops_manifest.table import call_text, cost_text, default_text, dims_text, dtype_text, input_notes, shapes_text
 from tops_manifest.tree import Entry
 
 
@@ -55,12 +55,12 @@ def text(entry: Entry) -> str:
     lines.append(f"contract {entry.digests().contract}")
     lines += ["", "inputs"]
     for spec in op.inputs:
-        notes = " ".join(filter(None, ["optional" if spec.optional else "", spec.domain or "", spec.doc]))
-        lines.append(f"  {spec.name:14} {shapes_text(spec.shapes):24} {spec.dtype:10} {notes}".rstrip())
+        shapes = shapes_text(spec.shapes, spec.with_)
+        lines.append(f"  {spec.name:14} {shapes:24} {spec.dtype:10} {'; '.join(input_notes(spec))}".rstrip())
     lines.append("outputs")
     for out in op.outputs:
         dtype = f"{out.dtype_param} or {out.dtype}" if out.dtype_param else out.dtype
-        lines.append(f"  {out.name:14} {shapes_text((out.shape,)):24} {dtype:10} {out.doc}".rstrip())
+        lines.append(f"  {out.name:14} {shapes_text((out.shape,), out.with_):24} {dtype:10} {out.doc}".rstrip())
     lines.append("dtypes")
     lines += [f"  {var.name:14} {dtype_text(var)}" for var in op.dtypes]
     lines.append("params")

@@ -45,9 +45,18 @@ def call_text(op: Op) -> str:
     return f"{op.name}{signature(op)} -> {', '.join(spec.name for spec in op.outputs)}"
 
 
-def shapes_text(shapes: tuple[model.Shape, ...]) -> str:
-    """[K, N] or [*B, K, N]"""
-    return " or ".join(model.shape_text(shape) for shape in shapes)
+def shapes_text(shapes: tuple[model.Shape, ...], with_: model.With | None = None) -> str:
+    """[K, N] or [*B, K, N], and behind it what an optional input makes of it: [B, H, K, V]; [N, H, K, V] with cu_seqlens"""
+    text = " or ".join(model.shape_text(shape) for shape in shapes)
+    return text if with_ is None else f"{text}; {model.shape_text(with_.shape)} with {with_.input}"
+
+
+def input_notes(spec: model.Input) -> list[str]:
+    """What an input's line says beside its shape and dtype."""
+    notes = ["optional"] if spec.optional else []
+    notes += [f"in {spec.domain}"] if spec.domain else []
+    notes += [f"rises from 0 to at most {spec.rises}"] if spec.rises else []
+    return notes + ([spec.doc] if spec.doc else [])
 
 
 def dtype_text(var: DtypeVar) -> str:
@@ -80,13 +89,11 @@ def _section(entry: Entry) -> list[str]:
     lines += [f"Source: {_cell(op.ref)}", ""]
     lines += ["| | shape | dtype | |", "|---|---|---|---|"]
     for spec in op.inputs:
-        notes = [*(["optional"] if spec.optional else []), *([f"in {spec.domain}"] if spec.domain else []), spec.doc]
-        lines.append(
-            _line([f"`{spec.name}`", f"`{shapes_text(spec.shapes)}`", spec.dtype, "; ".join(filter(None, notes))])
-        )
+        shapes = shapes_text(spec.shapes, spec.with_)
+        lines.append(_line([f"`{spec.name}`", f"`{shapes}`", spec.dtype, "; ".join(input_notes(spec))]))
     for out in op.outputs:
         dtype = out.dtype if out.dtype_param is None else f"`{out.dtype_param}`, else {out.dtype}"
-        lines.append(_line([f"-> `{out.name}`", f"`{model.shape_text(out.shape)}`", dtype, out.doc]))
+        lines.append(_line([f"-> `{out.name}`", f"`{shapes_text((out.shape,), out.with_)}`", dtype, out.doc]))
     lines.append("")
     if op.params:
         lines += ["| parameter | type | default | |", "|---|---|---|---|"]

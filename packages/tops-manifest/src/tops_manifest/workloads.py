@@ -44,19 +44,20 @@ class Case:
 
     def inputs(self) -> dict[str, ArraySpec]:
         """The present inputs by name, in the order of the signature."""
+        dtypes = {spec.name: self.dtypes.get(spec.dtype, spec.dtype) for spec in self.op.inputs}
+        return {
+            name: ArraySpec(model.shape_sizes(shape, self.dims), dtypes[name])
+            for name, shape in self.input_shapes().items()
+        }
+
+    def input_shapes(self) -> dict[str, Shape]:
+        """The shape of each present input as the contract writes it: of several, the row's choice."""
         result = {}
         for spec in self.op.inputs:
             if not spec.optional or spec.name in self.present:
-                shape = spec.shapes[self.alternatives.get(spec.name, 0)]
-                result[spec.name] = ArraySpec(self._sizes(shape), self.dtypes.get(spec.dtype, spec.dtype))
+                shapes = spec.shapes_for(self.present)
+                result[spec.name] = shapes[self.alternatives.get(spec.name, 0) if shapes == spec.shapes else 0]
         return result
-
-    def _sizes(self, shape: Shape) -> tuple[int, ...]:
-        sizes: list[int] = []
-        for dim in shape:
-            size = self.dims[dim.name]
-            sizes += size if isinstance(size, tuple) else (size,)
-        return tuple(sizes)
 
     def binding(self) -> Binding:
         return bind(self.op, self.inputs(), self.params)
@@ -229,7 +230,7 @@ def _alternatives(at: Reader, op: Op) -> dict[str, int]:
 
 
 def _dims(at: Reader, op: Op) -> dict[str, DimSize]:
-    known = {dim.name: dim.variadic for spec in op.inputs for shape in spec.shapes for dim in shape}
+    known = op.variadic
     if at.table:
         at.known(known)
     result: dict[str, DimSize] = {}
