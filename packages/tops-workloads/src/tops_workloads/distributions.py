@@ -7,7 +7,8 @@
 | [a, inf) | a + softplus(normal) | uniform over the 127 above a |
 | [a, b] | uniform | uniform |
 
-An open end is never met, after rounding to the dtype either. bool is a fair coin: there False must be.
+An open end is never met, after rounding to the dtype either. bool is a fair coin: there False must be. Where the sequences of
+a packed batch begin and end (`rises`) is drawn by `draw_rising`, and there the first value is 0.
 """
 
 import functools
@@ -25,6 +26,8 @@ _GATE_DIVISOR = 16.0  # as gated linear attention has it: logsigmoid(x) / 16 (ar
 _SPAN = 127  # what an integer spreads over where its domain has no end: sums of products stay well inside int32
 _ASIDE = 1 / 16  # how far from an end the value lies that stands in for a zero
 _INT32_MAX = 2**31 - 1
+_SHORT = 1 / 8  # of the rising draws end before the last position: what lies behind belongs to no sequence
+_EMPTY = 1 / 8  # of the values inside one repeat the value before: an empty sequence
 # Compiling a draw takes half a second, so shapes share programs: a flat draw of the next of a few sizes, cut to the shape.
 # Above the last, where memory counts for more than a compilation, a shape has a program of its own.
 _SIZES = tuple(4**power for power in range(5, 11))
@@ -41,15 +44,62 @@ def draw(key: jax.Array, shape: tuple[int, ...], dtype: str, domain: str | None)
     Returns: [*shape] in `dtype`. Drawn in float32 or int32, so jax_enable_x64 makes no difference to the values.
     Raises: ValueError for a 64-bit dtype while jax_enable_x64 is off, and for a domain with no value of the dtype but 0.
     """
+    target = _target(dtype)
+    size = math.prod(shape)
+    flat: jax.Array = _flat(key, _room(size), target, domain)
+    return _cut(flat, size).reshape(shape)
+
+
+def draw_rising(key: jax.Array, size: int, dtype: str, end: int) -> jax.Array:
+    """Where sequences that lie one behind the other begin and end: sorted values from 0 to at most `end`.
+
+    Args:
+      key: a JAX random key.
+      size: how many values: one more than there are sequences. 0 is fine.
+      dtype: an integer dtype of the manifest.
+      end: the greatest value, from 0; the last value in 7 of 8 draws, and short of it at times in the others.
+    Returns: [size] in `dtype`; the first is 0. One in 8 of those inside repeats the value before it: an empty sequence.
+    Raises: ValueError for a 64-bit dtype while jax_enable_x64 is off, and for an `end` that int32 or the dtype does not hold.
+    """
+    target = _target(dtype)
+    most = min(int(jnp.iinfo(target).max), _INT32_MAX - 1)  # type: ignore[no-untyped-call]  # jax has no types for it
+    if not 0 <= end <= most:
+        raise ValueError(f"end is {end}; {dtype} rises from 0 to at most {most}")
+    values: jax.Array = _rising(key, _room(size), np.int32(size), np.int32(end))
+    return _cut(values, size).astype(target)
+
+
+def _target(dtype: str) -> jnp.dtype:
     target = jnp.dtype(dtype)
     if target.itemsize == 8 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # jax declares it at run time
         raise ValueError(f"dtype {dtype} needs jax_enable_x64; it is off, and jax would give 32 bits")
-    size = math.prod(shape)
-    room = next((shared for shared in _SIZES if size <= shared), size)
-    flat: jax.Array = _flat(key, room, target, domain)
-    if isinstance(flat, jax.core.Tracer) or room == size:
-        return flat[:size].reshape(shape)
-    return jnp.asarray(np.asarray(flat)[:size].reshape(shape))  # by numpy: a slice by XLA would compile for each shape
+    return target
+
+
+def _room(size: int) -> int:
+    """How many values are drawn for `size` of them."""
+    return next((shared for shared in _SIZES if size <= shared), size)
+
+
+def _cut(flat: jax.Array, size: int) -> jax.Array:
+    if isinstance(flat, jax.core.Tracer) or flat.size == size:
+        return flat[:size]
+    return jnp.asarray(np.asarray(flat)[:size])  # by numpy: a slice by XLA would compile for each shape
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _rising(key: jax.Array, room: int, size: jax.Array, end: jax.Array) -> jax.Array:
+    """The first `size` of [room] int32 values rise from 0 to `end`, or to a value short of it."""
+    key_short, key_last, key_inside, key_empty = jax.random.split(key, 4)
+    short = jax.random.uniform(key_short, (), jnp.float32) < _SHORT
+    last = jnp.where(short, jax.random.randint(key_last, (), end // 2, end + 1, jnp.int32), end)
+    values = jax.random.randint(key_inside, (room,), 0, last + 1, jnp.int32)
+    position = jnp.arange(room, dtype=jnp.int32)
+    values = jnp.where(position < size - 1, values, last)  # behind the last of those asked for, too: it sorts to there
+    values = jnp.sort(jnp.where(position == 0, 0, values))
+    repeats = jax.random.uniform(key_empty, (room,), jnp.float32) < _EMPTY
+    inside = (position > 0) & (position < size - 1)
+    return jnp.where(repeats & inside, jnp.roll(values, 1), values)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))

@@ -1,13 +1,15 @@
 """A manifest row as something to run: its shapes, its parameters, and inputs drawn for it."""
 
+import math
 import zlib
 from collections.abc import Mapping
 
 import jax
 
+from tops_manifest import ArraySpec
 from tops_manifest.model import ParamValue, Pass
 from tops_manifest.workloads import Case, cases
-from tops_workloads.distributions import draw
+from tops_workloads.distributions import draw, draw_rising
 
 
 class Workload:
@@ -44,13 +46,18 @@ class Workload:
 
         Args:
           key: a JAX random key. Each input folds its own name into it, so its values do not depend on which others are given.
-        Returns: arrays of the row's shapes and dtypes with values in each input's domain (`tops_workloads.distributions`).
+        Returns: arrays of the row's shapes and dtypes with values in each input's domain (`tops_workloads.distributions`);
+          an input that `rises` has values from 0 to at most the size of its dimension.
         """
-        op = self._case.op
-        return {
-            name: draw(_fold(key, name), spec.shape, spec.dtype, op.input(name).domain)
-            for name, spec in self._case.inputs().items()
-        }
+        return {name: self._draw(_fold(key, name), name, spec) for name, spec in self._case.inputs().items()}
+
+    def _draw(self, key: jax.Array, name: str, spec: ArraySpec) -> jax.Array:
+        declared = self._case.op.input(name)
+        if declared.rises is None:
+            return draw(key, spec.shape, spec.dtype, declared.domain)
+        length = self._case.dims[declared.rises]
+        end = math.prod(length) if isinstance(length, tuple) else length
+        return draw_rising(key, spec.shape[0], spec.dtype, end)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Workload) and self._name() == other._name()
