@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tests = args.root / stage.folder / "tests"
     if not tests.is_dir():
         parser.error(f"{tests}: no such folder")
-    # No cache: pytest would open files of a former run, of any stage. No xdist: workers are children, audited, but slow to start.
+    # No cache: pytest would open files of a former run, of any stage. With -n, xdist's workers are children and audited too.
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tests), *arguments[cut + 1 :]]
     status, faults = run(stage, args.root.resolve(), command)
     print(

@@ -290,11 +290,11 @@ def test_a_gradient_program_gives_gradients() -> None:
 
 
 @pytest.mark.parametrize("op", _OPS, ids=lambda op: op.name)
-def test_every_op_has_two_baselines_that_take_its_signature(op: Any) -> None:
+def test_every_op_has_baselines_that_take_its_signature(op: Any) -> None:
     import inspect
 
     found = baselines.of(op)
-    assert [one.name for one in found] == ["jnp", "lax"]
+    assert [one.name for one in found] in (["jnp", "lax"], ["scan"])  # a recurrence has one plain form
     for one in found:
         parameters = inspect.signature(one.function).parameters
         assert list(parameters) == [spec.name for spec in (*op.inputs, *op.params)]

@@ -98,7 +98,7 @@ def test_a_scaled_case_is_within_its_bounds_and_within_its_contract(index: int, 
         shrunk = [name for name in kept if scaled.dims[name] != case.dims[name]]
         free = [size for name in case.op.shard_free for size in workloads._parts(scaled.dims[name])]
         assert not shrunk or max(free, default=1) == 1, "what shards freely shrinks first"
-        assert all(min(workloads._parts(scaled.dims[name])) >= 128 for name in shrunk)
+        assert all(min(workloads._parts(scaled.dims[name])) >= 16 for name in shrunk)
 
 
 def test_scaling_stops_where_nothing_is_left_to_halve() -> None:

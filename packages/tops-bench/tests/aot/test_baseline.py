@@ -100,3 +100,14 @@ def test_a_machine_without_an_assembler_says_nothing_of_registers_and_holds_the_
     bare = {"assembler": "none: registers and spills unknown", "registers": 500, "spills": 99}
     assert baseline.check(saved, [gpu_row(**bare)]) == []
     assert [one.what for one in baseline.check(saved, [gpu_row(**bare, ptx_bytes=60_000)])] == ["ptx_bytes"]
+
+
+def test_saving_some_rows_keeps_the_others_of_the_same_toolchain_and_of_no_other(tmp_path):
+    other = Row("gla", "fwd", "row", "pallas_tpu", "v5e", "compiled", "", row().figures)
+    baseline.save([row()], VERSIONS, tmp_path)
+    baseline.save([other], VERSIONS, tmp_path, complete=False)
+    assert set(baseline.load("v5e", tmp_path).rows) == {row().key, other.key}
+    baseline.save([other], {"v5e": {"jax": "2", "libtpu": "2"}}, tmp_path, complete=False)
+    assert set(baseline.load("v5e", tmp_path).rows) == {other.key}
+    baseline.save([row()], VERSIONS, tmp_path)
+    assert set(baseline.load("v5e", tmp_path).rows) == {row().key}

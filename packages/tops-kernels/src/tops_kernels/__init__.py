@@ -7,6 +7,7 @@
 One function an op. `support` says what runs where. The rest serves the test and benchmark stages.
 """
 
+from tops_kernels.ops.gla.op import gla
 from tops_kernels.ops.matmul.op import matmul
 from tops_kernels.ops.rms_norm.op import add_rms_norm, rms_norm
 from tops_kernels.runtime.interpreter import checking_interpreter, races_found
@@ -21,6 +22,7 @@ __all__ = [
     "add_rms_norm",
     "checking_interpreter",
     "configurations",
+    "gla",
     "matmul",
     "races_found",
     "rms_norm",

@@ -77,7 +77,7 @@ class Case:
 
     def fit(self, max_bytes: int, max_flops: float = math.inf, which: Pass = "fwd") -> "Case":
         """This case if it is within the bounds, else the nearest one that is: dimensions that shard freely are
-        halved first, the largest before others, then the rest, never below 128. Raises ValueError where none is."""
+        halved first, the largest before others, then the rest down to 128, and where that is not enough down to 16. Raises ValueError where none is."""
         case = self
         while case.memory(which) > max_bytes or sum(case.flops(which).values()) > max_flops:
             smaller = case._halved()
@@ -88,7 +88,8 @@ class Case:
 
     def _halved(self) -> "Case | None":
         free = [name for name in self.dims if name in self.op.shard_free]
-        for names, floor in ((free, 1), ([name for name in self.dims if name not in free], 128)):
+        rest = [name for name in self.dims if name not in free]
+        for names, floor in ((free, 1), (rest, 128), (rest, 16)):
             largest = max((max(_parts(self.dims[name]), default=0), name) for name in names) if names else (0, "")
             size, name = largest
             if size // 2 >= floor and size > 1:

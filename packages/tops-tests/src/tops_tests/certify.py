@@ -77,6 +77,8 @@ def _run(job: _Job, *, quick: bool) -> Outcome:
     about = Outcome(job.op.name, job.implementation, job.which, case.label)
     if subject is None:
         return dataclasses.replace(about, skipped=job.why_not)
+    if quick and subject.is_long:
+        return dataclasses.replace(about, interpreted=True, skipped="not-quick: minutes to compile for the interpreter")
     interpreted = subject.interpret is not False
     about = dataclasses.replace(about, interpreted=interpreted)
     key = certificates.Key(job.op, job.implementation, job.which, case.row, case.dtypes, interpreted)

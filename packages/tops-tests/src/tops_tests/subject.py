@@ -16,6 +16,8 @@ from tops_tests.untouched import untouched
 
 # Keys of kernel_map that can be interpreted on a machine without their device.
 INTERPRETED = ("pallas_tpu", "pallas_gpu")
+# (op, key) whose interpreted program takes XLA ten seconds and more to compile, each shape anew: held in full at night.
+LONG = frozenset({("gla", "pallas_tpu")})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,11 @@ class Subject:
     def __str__(self) -> str:
         how = "" if self.interpret is False else ", interpreted"
         return f"{self.op.name}[{self.implementation or 'dispatch'}{how}]"
+
+    @property
+    def is_long(self) -> bool:
+        """Interpreted, and too long to compile for every change."""
+        return self.interpret is not False and (self.op.name, self.implementation) in LONG
 
     @property
     def is_baseline(self) -> bool:

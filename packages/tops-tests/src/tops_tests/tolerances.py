@@ -3,7 +3,7 @@
 Where the numbers come from. A bfloat16 result rounded once is off by up to 2^-8 = 3.91e-3 of itself, so 4e-3 leaves
 room for that rounding and none for a second one of the largest value. Gradients in bfloat16 may round the gradient at
 the activation or the row first, then the result: 8e-3. float32 grows with the length of the sum (XLA on a CPU: 2e-6 in
-the max-norm at K = 4096), and gradients sum twice. Integers are exact.
+the max-norm at K = 4096), and gradients sum twice. Integers are exact. gla sums over all steps before, and its gradients over products of states.
 
 `tops-tests tolerances --check` holds the table to tolerances.lock: it may tighten, and loosens only with a new version.
 """
@@ -41,6 +41,10 @@ def _rows(op: str, which: Pass, outputs: tuple[str, ...], **by_dtype: float) -> 
 TABLE: Mapping[Key, float] = MappingProxyType(
     dict(
         [
+            *_rows("gla", "fwd", ("o",), float32=2e-6, bfloat16=4e-3),
+            *_rows("gla", "fwd", ("final_state",), **{"float32": 2e-6, "float32 of bfloat16": 4e-3}),
+            *_rows("gla", "vjp", ("dq", "dk", "dv"), float32=2e-5, bfloat16=1e-2),
+            *_rows("gla", "vjp", ("dg", "dinitial_state"), **{"float32": 2e-5, "float32 of bfloat16": 1e-2}),
             *_rows("matmul", "fwd", ("y",), float32=5e-6, bfloat16=4e-3, int32=0.0),
             *_rows("matmul", "vjp", ("da", "db", "dbias"), float32=1e-5, bfloat16=8e-3),
             *_rows("rms_norm", "fwd", ("y",), float32=1e-6, bfloat16=4e-3),
@@ -52,8 +56,15 @@ TABLE: Mapping[Key, float] = MappingProxyType(
 )
 
 
-def tolerance(op: str, dtype: str, output: str, which: Pass, table: Mapping[Key, float] = TABLE) -> float:
-    key = Key(op, dtype, output, which)
+def tolerance(
+    op: str, dtype: str, output: str, which: Pass, table: Mapping[Key, float] = TABLE, *, of: str | None = None
+) -> float:
+    """`of`: the dtype of the operands, where it is not the output's: "float32 of bfloat16" has an entry of its own if it needs one.
+
+    Raises ToleranceError, naming the entry to add.
+    """
+    own = Key(op, f"{dtype} of {of}", output, which)
+    key = own if own in table else Key(op, dtype, output, which)
     if key not in table:
         raise ToleranceError(f"{op}: no tolerance for {output} in {dtype}, pass {which}: add {key} to tolerances.TABLE")
     return table[key]

@@ -15,6 +15,7 @@ REASONS: Mapping[str, str] = {
     "no-device": "needs an accelerator that is not here",
     "not-supported": "tops_kernels.support says that this implementation cannot run here, and why",
     "not-applicable": "the contract leaves nothing to check",
+    "not-quick": "too long for a quick run: the full one has it",
     "upstream-bug": "a fault of jax, jaxlib or libtpu; detail names its issue",
     "known-fault": "a fault of ours; detail names its issue",
 }

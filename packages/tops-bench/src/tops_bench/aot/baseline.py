@@ -71,14 +71,27 @@ def _short(value: Any) -> Any:
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-def save(rows: Iterable[Row], versions: Mapping[str, Mapping[str, str]], where: Path | None = None) -> list[Path]:
-    """Writes the files of the targets that `rows` name. Raises files.FileError where one cannot be written."""
+def save(
+    rows: Iterable[Row],
+    versions: Mapping[str, Mapping[str, str]],
+    where: Path | None = None,
+    *,
+    complete: bool = True,
+) -> list[Path]:
+    """Writes the files of the targets that `rows` name. Raises files.FileError where one cannot be written.
+
+    `complete`: these are all rows there are. Otherwise a file of the same toolchain keeps the others that it has.
+    """
     written = []
     by_target: dict[str, dict[str, Any]] = {}
     for row in rows:
         if is_kernel(row):
             by_target.setdefault(row.target, {})[row.key] = figures(row)
     for target, kept in by_target.items():
+        if not complete and path(target, where).exists():
+            old = load(target, where)
+            if not other_versions(old, versions[target]):
+                kept = {**old.rows, **kept}
         files.write(
             path(target, where),
             files.dumps({"schema": SCHEMA, "target": target, "versions": dict(versions[target]), "rows": kept}),

@@ -121,21 +121,25 @@ def _report(args: argparse.Namespace, selection: Selection, rows: Sequence[Row])
             )
     if args.save:
         versions = {name: toolchain.versions(targets.target(name)) for name in selection.targets}
-        for path in baseline.save(rows, versions, args.baselines):
+        complete = _is_complete(args, selection)
+        for path in baseline.save(rows, versions, args.baselines, complete=complete):
             output.complain(f"wrote {path}")
     broken = [row for row in rows if row.status in ("crashed", "timeout", "fault")]
     unmet = [row for row in rows if row.status == "refused" and baseline.is_kernel(row)] if not args.check else []
     return 1 if findings or notes or broken or unmet else 0
 
 
+def _is_complete(args: argparse.Namespace, selection: Selection) -> bool:
+    """Whether every row of the matrix was asked for."""
+    some = selection.ops or selection.dtypes or selection.workloads or args.contender or selection.quick
+    return not some and args.which == "both"
+
+
 def _check(
     args: argparse.Namespace, selection: Selection, rows: Sequence[Row]
 ) -> tuple[list[baseline.Finding], list[str]]:
     """Findings, and what kept a target from being checked."""
-    complete = (
-        not (selection.ops or selection.dtypes or selection.workloads or selection.contenders or selection.quick)
-        and args.which == "both"
-    )
+    complete = _is_complete(args, selection)
     findings, notes = [], []
     for name in selection.targets:
         try:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import tops_manifest
+from tops_kernels.ops.gla import config as gla_tpu
 from tops_kernels.ops.matmul import _pallas_gpu_config as matmul_gpu
 from tops_kernels.ops.matmul import config as matmul_tpu
 from tops_kernels.ops.rms_norm import _pallas_gpu_config as rms_norm_gpu
@@ -11,6 +12,7 @@ from tops_kernels.ops.rms_norm import config as rms_norm_tpu
 
 # (family, implementation) -> its search space, the heuristic's choice first. What has no entry has nothing to choose.
 _SPACES: Mapping[tuple[str, str], Callable[[str, Mapping[str, Any], Mapping[str, Any]], tuple[Hashable, ...]]] = {
+    ("gla", "pallas_tpu"): gla_tpu.search_space,
     ("matmul", "pallas_tpu"): matmul_tpu.search_space,
     ("matmul", "pallas_gpu"): matmul_gpu.search_space,
     ("rms_norm", "pallas_tpu"): rms_norm_tpu.search_space,

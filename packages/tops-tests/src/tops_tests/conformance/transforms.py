@@ -153,7 +153,9 @@ def a_second_derivative_is_the_oracles(subject: Subject) -> None:
     dtypes = next((case.dtypes for case in _vjp_cases(subject) if set(case.dtypes.values()) == {"float32"}), None)
     if dtypes is None:
         raise NotApplicable("no float32 in the contract")
-    for case in drawing.every_form(subject.op, dtypes):
+    forms = drawing.every_form(subject.op, dtypes)
+    # One parameter changed at a time, and everything given: what the presence of an input changes shows in the first derivative.
+    for case in [form for form in forms if form.present == forms[0].present]:
         test, inputs, cotangents = _draw(case)
         directions = {name: test.gen_inputs(jax.random.key(7))[name] for name in test.differentiable}
 
@@ -162,7 +164,7 @@ def a_second_derivative_is_the_oracles(subject: Subject) -> None:
             gradients = subject.gradients(case)(cotangents, *ordered)
             return sum(jnp.vdot(gradients[name], directions[name]) for name in directions)
 
-        second = jax.jit(jax.grad(along))(inputs)
+        second = jax.jit(jax.grad(along, allow_int=True))(inputs)
         step = 1e-5
         for name in test.differentiable:
             probe = np.asarray(directions[name], np.float64)

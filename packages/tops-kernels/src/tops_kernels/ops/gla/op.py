@@ -1,0 +1,167 @@
+"""gla: public function, argument checks, dispatch, and the tie between forward and backward."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tops_kernels.ops.gla import xla
+from tops_kernels.ops.gla.config import GlaTpuConfig
+from tops_kernels.runtime.arguments import check, check_backend
+from tops_kernels.runtime.call import call
+from tops_kernels.runtime.dispatch import Implementation, dispatch
+from tops_kernels.runtime.manual import alike
+from tops_kernels.runtime.overrides import Override, chosen
+from tops_kernels.runtime.residuals import named
+
+CONFIGS = {"pallas_tpu": GlaTpuConfig}
+
+
+def gla(
+    q: jax.Array,  # [B, T, HQ, K]
+    k: jax.Array,  # [B, T, H, K]
+    v: jax.Array,  # [B, T, H, V]
+    g: jax.Array,  # [B, T, H, K]
+    initial_state: jax.Array | None = None,  # [B or N, H, K, V]
+    cu_seqlens: jax.Array | None = None,  # [N + 1]
+    *,
+    scale: float | None = None,
+    reverse: bool = False,
+    backend: str | None = None,
+    interpret: Any = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Gated linear attention with a log decay for each key channel (arXiv:2312.06635 eq. 3-4).
+
+        S_t = diag(exp(g_t)) S_(t-1) + k_t v_t^T        o_t = scale * q_t^T S_t
+
+    The decay comes first, and o_t includes step t. Computed in float32 by chunks and rounded once; exact at any gate: products of decays are
+    never split into factors over 1, so strong gates neither overflow nor lose the terms they leave.
+
+    Args:
+      q: float32 or bfloat16 [B, T, HQ, K]; T >= 1, HQ a multiple of H.
+      k: [B, T, H, K] in q's dtype. Query head i has key/value head i // (HQ // H).
+      v: [B, T, H, V] in q's dtype.
+      g: float32 [B, T, H, K], <= 0: log decays. -inf forgets all that was before. Values above 0 are not checked.
+      initial_state: float32 [B, H, K, V], with cu_seqlens [N, H, K, V]; None: zeros.
+      cu_seqlens: int32 [N + 1], traced: N sequences packed along T (then B = 1), rising from 0 to at most T. Sequence n has rows
+        cu_seqlens[n] up to cu_seqlens[n + 1]; it may be empty. Rows after the last boundary are padding: o and gradients are 0 there, whatever
+        they hold. One compilation serves all contents. The values are not checked; they are clipped to 0..T.
+      scale: of q; None means K ** -0.5. Static.
+      reverse: time runs from the last step to the first, of each sequence. Static.
+      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+    Returns: (o [B, T, HQ, V] in q's dtype, final_state float32 like initial_state: the state after the last step in the order of time; an
+      empty sequence's is its initial state). Always both.
+    Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
+      `backend` that has no kernel for the platform.
+    Differentiable in q, k, v, g and initial_state (reverse mode), for cotangents of both outputs; gradients come in their dtypes. Nothing
+    but the inputs is kept: states are computed again, one a chunk.
+    """
+    params = {"scale": scale, "reverse": reverse}
+    arrays = {"q": q, "k": k, "v": v, "g": g, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    return call(_gla, "gla", arrays, params, backend, interpret)  # type: ignore[no-any-return]  # jit loses the type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Static:
+    """What a call fixes at trace time."""
+
+    scale: float
+    reverse: bool
+    backend: str | None
+    interpret: Any
+    override: Override
+
+    def dispatch(self, which: str, name: str, *arrays: Any) -> Any:
+        """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
+        values = {"scale": self.scale, "reverse": self.reverse}
+        configs = chosen("gla", self.override, which, CONFIGS)
+
+        def on_tpu(*arrays: Any) -> Any:
+            from tops_kernels.ops.gla import pallas_tpu  # Pallas takes longer to import than all of this package
+
+            run = getattr(pallas_tpu, name)
+            return run(*arrays, **values, config=configs["pallas_tpu"], interpret=self.interpret)
+
+        implementations: dict[str, Implementation] = {
+            "xla": functools.partial(getattr(xla, name), **values),
+            "pallas_tpu": on_tpu,
+        }
+        return dispatch("gla", self.backend, self.interpret, implementations, *arrays)
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "reverse", "backend", "interpret", "override"))
+def _gla(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    initial_state: Any,
+    cu_seqlens: Any,
+    *,
+    scale: float | None,
+    reverse: bool,
+    backend: str | None,
+    interpret: Any,
+    override: Override,
+) -> Any:
+    check_backend("gla", backend, interpret)
+    arrays = {"q": q, "k": k, "v": v, "g": g, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    bound = check("gla", arrays, {"scale": scale, "reverse": reverse})
+    if k.shape[0] == 0:  # no batch: nothing to attend to
+        outputs = bound.outputs()
+        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs.values())
+    static = _Static(float(str(bound.params["scale"])), bool(reverse), backend, interpret, override)
+    return _attend(static, *alike(*arrays.values()))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(static: _Static, *arrays: Any) -> Any:
+    return static.dispatch("fwd", "gla_fwd", *arrays)
+
+
+def _attend_fwd(static: _Static, *arrays: Any) -> Any:
+    q, k, v, g, initial_state, cu_seqlens = arrays
+    kept = (*(named(x, f"gla.{name}") for x, name in zip((q, k, v, g), "qkvg", strict=True)), initial_state, cu_seqlens)
+    return _attend(static, *arrays), kept
+
+
+def _attend_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
+    return (*_attend_grad(static, *residuals, *cotangents), _none_of(residuals[5]))
+
+
+_attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+# A custom_vjp too, so that a second derivative differentiates its XLA form and never a kernel.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend_grad(static: _Static, *arrays: Any) -> Any:
+    return static.dispatch("vjp", "gla_bwd", *arrays)
+
+
+def _attend_grad_fwd(static: _Static, *arrays: Any) -> Any:
+    return _attend_grad(static, *arrays), arrays
+
+
+def _attend_grad_bwd(static: _Static, arrays: Any, cotangents: Any) -> Any:
+    *floats, initial_state, cu_seqlens, do, dfinal = arrays
+
+    def plain(*parts: Any) -> Any:
+        q, k, v, g, initial_state, do, dfinal = parts
+        return xla.gla_bwd(
+            q, k, v, g, initial_state, cu_seqlens, do, dfinal, scale=static.scale, reverse=static.reverse
+        )
+
+    *grads, ddo, ddfinal = jax.vjp(plain, *floats, initial_state, do, dfinal)[1](cotangents)
+    return (*grads, _none_of(cu_seqlens), ddo, ddfinal)
+
+
+def _none_of(integers: jax.Array | None) -> Any:
+    """The gradient of an integer input."""
+    return None if integers is None else np.zeros(integers.shape, jax.dtypes.float0)
+
+
+_attend_grad.defvjp(_attend_grad_fwd, _attend_grad_bwd)
