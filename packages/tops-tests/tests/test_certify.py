@@ -21,7 +21,7 @@ def _one_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One row of each op is enough here: what the values are is the conformance suite's business."""
     monkeypatch.setenv("TOPS_WORKSPACE", str(tmp_path))
     real = certify.jobs
-    monkeypatch.setattr(certify, "jobs", lambda ops: [job for job in real(ops) if job.case.row == ROW])
+    monkeypatch.setattr(certify, "jobs", lambda ops, **_: [job for job in real(ops) if job.case.row == ROW])
 
 
 def _json(capsys: pytest.CaptureFixture[str]) -> Any:

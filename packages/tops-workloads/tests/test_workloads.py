@@ -15,7 +15,9 @@ from tops_workloads import (
     InputGeneratingWorkload,
     ShapeDtypeWorkload,
     Workload,
+    cpu_room,
     parametrization,
+    rows,
     workloads,
 )
 from tops_workloads.workload import _fold
@@ -169,3 +171,20 @@ def test_workloads_of_one_case_are_equal_and_have_one_hash() -> None:
     assert hash(one) == hash(two)
     assert one != workloads(_OPS[0])[1]
     assert repr(one) == f"Workload({_OPS[0]}, {one.case.label})"
+
+
+@pytest.mark.parametrize("op", _OPS)
+def test_a_quick_run_takes_an_ops_first_rows_at_all_their_dtypes(op: str) -> None:
+    full, quick = rows(op, quick=False), rows(op, quick=True)
+    assert full == cases(op)
+    names = list(dict.fromkeys(case.row for case in full))
+    assert list(dict.fromkeys(case.row for case in quick)) == names[:2]
+    assert quick == tuple(case for case in full if case.row in names[:2])
+
+
+def test_the_room_of_a_quick_run_is_smaller_and_an_interpreters_smaller_still() -> None:
+    quick, full, slow = cpu_room(quick=True), cpu_room(quick=False), cpu_room(quick=True, interpreted=True)
+    assert quick.size < full.size
+    assert slow.work < quick.work < full.work
+    fitted = quick.fit(cases("matmul")[0], "fwd")
+    assert fitted.memory("fwd") <= quick.size

@@ -13,8 +13,9 @@ from tops_bench.timing import ContenderError, Effort, Method, Timing, forget_com
 from tops_manifest import Op
 from tops_manifest.digest import contract_digest
 from tops_manifest.model import Pass
-from tops_manifest.workloads import Case, cases
+from tops_manifest.workloads import Case
 from tops_workloads import Room, Workload
+from tops_workloads import rows as manifest_rows
 
 Progress = Callable[[str], None]
 
@@ -30,12 +31,12 @@ class Job:
         return f"{self.case.op.name} {self.which} {self.case.label}"
 
 
-def jobs(ops: Sequence[Op], passes: Sequence[Pass], workload: str | None = None) -> list[Job]:
-    """In the manifest's order. `workload`: a row's name, or a label with its dtypes."""
+def jobs(ops: Sequence[Op], passes: Sequence[Pass], workload: str | None = None, *, quick: bool = False) -> list[Job]:
+    """In the manifest's order. `workload`: a row's name, or a label with its dtypes; without one, `quick` takes each op's first rows."""
     return [
         Job(case, which)
         for op in ops
-        for case in cases(op.name)
+        for case in manifest_rows(op.name, quick=quick and workload is None)
         for which in case.passes
         if which in passes and workload in (None, case.row, case.label)
     ]

@@ -8,14 +8,14 @@ import jax
 import tops_manifest
 from tops_manifest import ContractTypeError, ContractValueError, Op
 from tops_manifest.model import Pass
-from tops_manifest.workloads import Case, cases
+from tops_manifest.workloads import Case
 from tops_tests import baselines, certificates
 from tops_tests.compare import ConformanceError
 from tops_tests.optest import Measured
 from tops_tests.oracles import OracleError
 from tops_tests.subject import Subject, implementations, measure
 from tops_tests.tolerances import ToleranceError
-from tops_workloads import cpu_room
+from tops_workloads import cpu_room, rows
 
 # Seeds of the draws each key is checked with: a certificate needs all of them.
 _SEEDS, _QUICK_SEEDS = (0, 1), (0,)
@@ -49,14 +49,14 @@ class _Job:
     case: Case
 
 
-def jobs(ops: Sequence[Op]) -> list[_Job]:
-    """Every implementation, baseline, row, dtype and pass, in the manifest's order."""
+def jobs(ops: Sequence[Op], *, quick: bool = False) -> list[_Job]:
+    """Every implementation, baseline, row, dtype and pass, in the manifest's order; `quick`: of each op's first rows."""
     result = []
     for op in ops:
         subjects = [*implementations(op), *((str(found.implementation), found, "") for found in baselines.of(op))]
         result += [
             _Job(op, name, subject, why_not, which, case)
-            for case in cases(op.name)
+            for case in rows(op.name, quick=quick)
             for which in case.passes
             for name, subject, why_not in subjects
         ]
@@ -66,7 +66,7 @@ def jobs(ops: Sequence[Op]) -> list[_Job]:
 def run(ops: Sequence[Op], *, quick: bool, started: Callable[[str], None] = lambda _: None) -> Iterator[Outcome]:
     """Checks and certifies; `started` hears of each key before it runs. Certificates of keys at fault are removed."""
     certificates.write_stage({op.name: op for op in tops_manifest.ops() if op.status == "implemented"})
-    for job in jobs(ops):
+    for job in jobs(ops, quick=quick):
         started(f"{job.op.name} {job.which} {job.case.label} {job.implementation}")
         yield _run(job, quick=quick)
     jax.clear_caches()  # type: ignore[no-untyped-call]  # jax has no types for it

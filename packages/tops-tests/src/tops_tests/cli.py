@@ -60,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         "tops-tests certify matmul --quick",
     )  # fmt: skip
     run.add_argument("ops", nargs="*", metavar="OP", help="ops to certify (default: all)")
-    run.add_argument("--quick", action="store_true", help="smaller rows and one draw: seconds an op")
+    run.add_argument(
+        "--quick", action="store_true", help="the first rows of each op, smaller, and one draw: seconds an op"
+    )
     run.add_argument("--platform", choices=("cpu", "gpu", "tpu"), help="run there (default: where jax runs)")
     command(
         "verify", "Say of every certificate whether it holds here and now, and why not.", "tops-tests verify --json"
@@ -112,7 +114,7 @@ def _run_with_progress(ops: Sequence[Op], *, quick: bool) -> list[Outcome]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     outcomes = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("certify", total=len(certify.jobs(ops)))
+        task = progress.add_task("certify", total=len(certify.jobs(ops, quick=quick)))
         for outcome in certify.run(ops, quick=quick, started=lambda what: progress.update(task, description=what)):
             progress.advance(task)
             outcomes.append(outcome)

@@ -5,7 +5,7 @@ inputs = workloads("rms_norm")[0].gen_inputs(jax.random.key(0))
 """
 
 from tops_workloads.protocols import BenchmarkWorkload, InputGeneratingWorkload, ShapeDtypeWorkload
-from tops_workloads.room import Room, cpu_room
+from tops_workloads.room import Room, cpu_room, rows
 from tops_workloads.workload import Workload, parametrization, workloads
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "Workload",
     "cpu_room",
     "parametrization",
+    "rows",
     "workloads",
 ]

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--rounds: got {args.rounds}; expected 1 or more")
         effort = Effort(args.rounds, effort.sample_seconds)
     ops = [known[name] for name in dict.fromkeys(args.ops)] or list(known.values())
-    wanted = running.jobs(ops, PASSES if args.which == "both" else (args.which,), args.workload)
+    wanted = running.jobs(ops, PASSES if args.which == "both" else (args.which,), args.workload, quick=args.quick)
     if not wanted:
         names = ", ".join(dict.fromkeys(job.case.row for job in running.jobs(ops, PASSES)))
         raise UsageError(f"nothing to run: no row {args.workload or ''!r} with pass {args.which}; rows: {names}")
