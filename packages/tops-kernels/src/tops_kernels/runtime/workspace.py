@@ -4,12 +4,14 @@ import os
 import sys
 from pathlib import Path
 
+from tops_kernels.runtime.variables import WORKSPACE
+
 
 def workspace_dir() -> Path:
     """$TOPS_WORKSPACE, else `tops` in the user's cache directory. Asking does not create it."""
-    chosen = os.environ.get("TOPS_WORKSPACE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    chosen = WORKSPACE.value()
+    if chosen is not None:
+        return chosen
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tops"
     if sys.platform == "win32":
