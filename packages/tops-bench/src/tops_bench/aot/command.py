@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tops_bench import output
-from tops_bench.aot import baseline, matrix, running, table, targets, toolchain
+from tops_bench.aot import baseline, matrix, running, table, targets, toolchain, variants
 from tops_bench.aot.matrix import Row, Selection
 from tops_bench.aot.running import Settings, ToolchainError
 from tops_bench.commands import UsageError, parser
@@ -38,6 +38,13 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         metavar="NAME",
         help="this contender, e.g. pallas_tpu (again for more)",
+    )
+    add.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE[,..]",
+        help="rows with another size, dtype, parameter or input (given, none), e.g. T=128,131072 (again for more)",
     )
     add.add_argument(
         "--quick", action="store_true", help=f"one row an op and pass, on {', '.join(_QUICK_TARGETS)}: under 3 minutes"
@@ -72,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """Returns 0, or 1 where something was refused that must compile, broke, or got worse."""
     settings = Settings(args.limit, args.jobs)
     try:
+        if args.vary and (args.save or args.check or args.write or args.validate):
+            raise UsageError("--vary asks for rows that no file holds: not with --save, --check, --write or --validate")
         if args.validate:
             from tops_bench.aot import validate
 
@@ -176,4 +185,5 @@ def _selection(args: argparse.Namespace) -> Selection:
         or (("pallas_tpu", "pallas_gpu") if checking or args.explain or args.sweep else ()),
         references=not checking,
         quick=args.quick,
+        vary=variants.parse(args.vary),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import tops_manifest
 from tops_bench import baselines
-from tops_bench.aot import targets
+from tops_bench.aot import targets, variants
 from tops_bench.aot.pallas import CONFIGURATIONS, REFERENCE_ROWS
 from tops_bench.aot.targets import Chip
 from tops_bench.worker import case_data
@@ -30,6 +30,7 @@ class Selection:
     contenders: tuple[str, ...] = ()
     references: bool = True
     quick: bool = False
+    vary: variants.Choices = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _of_op(op: Op, selection: Selection) -> Iterator[Planned]:
         found = [case for case in cases(op.name, which) if _wanted(case, selection)]
         if selection.quick:
             found = _quick(found)
-        for case in found:
+        for case in (one for row in found for one in variants.of(row, selection.vary)):
             for contender in contenders(op, case, which, quick=selection.quick):
                 if selection.contenders and contender not in selection.contenders:
                     continue
