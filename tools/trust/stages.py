@@ -74,6 +74,7 @@ TOOLS = Stage(
     "tools",
     (
         "tools/",
+        "examples/",
         ".github/",
         ".ci/",
         "pyproject.toml",

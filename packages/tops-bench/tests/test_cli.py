@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tops_kernels
 from tops_bench import cli, environments, figures, records, roofline, rows, running, worker
 from tops_bench.figures import Figure
 from tops_bench.machine import machine
@@ -95,6 +96,18 @@ def test_a_run_prints_a_table_and_writes_the_record_it_printed(
     assert out.count("UNVERIFIED: no certificate") == 3
     assert "scaled down" in out
     assert "3 measured, 3 unverified, 0 failed" in out
+
+
+def test_a_run_keeps_compiled_programs_where_it_is_asked_to_and_nowhere_else(
+    small: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = tops_kernels.workspace_dir() / "xla"
+    assert cli.main(_RUN) == 0
+    assert not programs.exists()
+    assert cli.main([*_RUN, "--cache"]) == 0
+    names = {path.name.partition("-")[0] for path in programs.iterdir()}
+    assert "jit_run" in names, names  # the programs that are timed, which other threads compile
+    capsys.readouterr()
 
 
 def test_a_run_prints_its_record_as_strict_json(small: None, capsys: pytest.CaptureFixture[str]) -> None:

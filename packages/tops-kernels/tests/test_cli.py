@@ -10,6 +10,8 @@ import pytest
 import tops_manifest
 from tops_kernels import source_digest
 from tops_kernels.cli import main
+from tops_kernels.runtime import report
+from tops_kernels.runtime.variables import VARIABLES
 
 
 def test_list_has_every_implementation_with_its_digest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,15 +41,47 @@ def test_support_without_a_question_is_a_table_of_all(capsys: pytest.CaptureFixt
     assert all(row["ok"] == (row["reason"] == "") for row in rows)
 
 
-def test_env_names_versions_and_the_workspace(
+def test_env_names_versions_variables_devices_and_caches_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOPS_WORKSPACE", str(tmp_path / "w"))
+    monkeypatch.delenv("TOPS_VERIFY", raising=False)
+    assert main(["env", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["workspace"]["value"], rows["workspace"]["source"]) == (str(tmp_path / "w"), "TOPS_WORKSPACE")
+    assert {"python", "jax", "jaxlib", "libtpu", "numpy", "tops-kernels", "tops-manifest"} <= set(rows)
+    assert {one.name for one in VARIABLES} <= set(rows)
+    assert rows["TOPS_WORKSPACE"]["source"] == "environment"
+    assert (rows["TOPS_VERIFY"]["value"], rows["TOPS_VERIFY"]["source"]) == ("1", "default")
+    assert "cpu" in rows["devices"]["value"]
+    assert rows["workspace/xla"]["value"] == "0 files, 0.0 MiB"
+    assert not (tmp_path / "w").exists()
+
+
+def test_env_tells_what_is_broken_and_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPS_COMPILE", "perhaps")
+    monkeypatch.setattr(report, "_DEVICES", "import os; os.abort()")
+    monkeypatch.setattr(report, "version", lambda name: 1 / 0)
     assert main(["env", "--json"]) == 0
     rows = {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
-    assert rows["workspace"] == str(tmp_path / "w")
-    assert {"python", "jax", "jaxlib", "libtpu", "numpy", "tops-kernels", "tops-manifest"} <= set(rows)
-    assert not (tmp_path / "w").exists()
+    assert rows["TOPS_COMPILE"].startswith("error: TOPS_COMPILE is 'perhaps'; expected auto, cache-only or forbid")
+    assert rows["devices"].startswith("error: status -6")
+    assert rows["jax"] == "error: ZeroDivisionError: division by zero"
+    monkeypatch.setattr(report, "_DEVICES", "import time; time.sleep(60)")
+    monkeypatch.setattr(report, "_TIMEOUT", 0.1)
+    assert main(["env", "--json"]) == 0
+    rows = {row["name"]: row["value"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["devices"].startswith("error: no answer within")
+
+
+def test_a_variable_that_holds_what_it_may_not_is_wrong_use(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPS_OFFLINE", "yes")
+    assert main(["install", "http://127.0.0.1:1/b.tar"]) == 2
+    assert "TOPS_OFFLINE is 'yes'; expected 0 or 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,29 @@ def test_rms_norm_blocks_are_tiles_and_fit(n: int, d: int) -> None:
     assert 6 * 4 * config.block_n * lanes <= 8 << 20  # six float32 blocks at once, of 16 MiB
 
 
+@SLOW
+@given(
+    n=st.integers(0, 1 << 22),
+    d=SIZES,
+    dtype=st.sampled_from(["bfloat16", "float32"]),
+    flags=st.tuples(st.booleans(), st.booleans()),
+)
+def test_rms_norm_blocks_of_the_backward_pass_fit_and_hold_no_more_pairs_of_rows_than_two_mxus_wide(
+    n: int, d: int, dtype: str, flags: tuple[bool, bool]
+) -> None:
+    large = Chip(64 << 20, 312.0, generation=7)
+    config = rms.backward_config(n=n, d=d, dtype=dtype, is_scaled=flags[0], is_added=flags[1], on=large)
+    usual = rms.default_config(n=n, d=d)
+    if config.mxu_squares:
+        assert (dtype, *flags) == ("bfloat16", True, False)
+        assert usual.block_n < config.block_n <= min(n, 256)
+        assert 6 * 2 * config.block_n * d <= 13 << 20  # x, dy and the gradient, two buffers of each, of 64 MiB
+    else:
+        assert config.block_n in (usual.block_n, 2 * usual.block_n)
+        assert 6 * 2 * config.block_n * math.ceil(config.block_d / 128) * 128 <= 13 << 20
+    assert rms.backward_config(n=n, d=d, dtype=dtype, is_scaled=True, is_added=False, on=UNKNOWN) == usual
+
+
 def _is_power(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 

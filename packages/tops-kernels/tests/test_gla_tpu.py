@@ -174,3 +174,25 @@ def test_any_length_and_width(t: int, widths: tuple[int, int]) -> None:
 @pytest.mark.parametrize("bounds", [None, (0, 0, 30, 30, 120, 121, 200, 230, 230)])
 def test_heads_in_place(dtype: str, bounds: tuple[int, ...] | None) -> None:
     _assert_small(_errors(t=250, h=8, hq=16, k=128, v=128, dtype=dtype, bounds=bounds, gate="some of -inf"))
+
+
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_an_edge_alone_is_the_state_or_gradient_that_the_whole_pass_has_there(packed: bool) -> None:
+    *inputs, state, do, dfinal = _draw(
+        b=1, t=130, hq=2, h=1, k=16, v=32, states=1, gate="some of -inf", dtype="float32"
+    )
+    for a, b in [(0, 130)] if not packed else [(0, 130), (0, 0), (130, 130), (3, 121), (120, 130), (0, 7)]:
+        q, k, v, g, d = (x.astype(np.float64)[0] for x in (*inputs, do))
+        end, start = state[0].astype(np.float64), dfinal[0].astype(np.float64)
+        order = range(a, b)[::-1] if packed else range(a, b)  # packed and reverse in one
+        for t in order:
+            end = np.exp(g[t])[..., None] * end + k[t][..., None] * v[t][:, None]
+        for t in order[::-1]:
+            start = np.exp(g[t])[..., None] * (start + 0.25 * np.einsum("hk,hv->kv", q[t], d[t]))
+        outside = (np.arange(130) < a) | (np.arange(130) >= b)
+        q, k, v, g, d = (np.where(outside[:, None, None], np.nan, x).astype(np.float32) for x in (*inputs, do))
+        rows = np.array([a, b], np.int32) if packed else None
+        got = [_run("gla_end", k, v, g, state, rows, scale=0.25, reverse=packed)[0]]
+        got += [_run("gla_start", q, v, g, d, dfinal, rows, scale=0.25, reverse=packed)[0]]
+        for ours, exactly, limit in zip(got, (end, start), LIMITS["float32"], strict=True):
+            assert np.linalg.norm(np.asarray(ours) - exactly) <= limit * np.linalg.norm(exactly)

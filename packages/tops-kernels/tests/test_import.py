@@ -1,4 +1,4 @@
-"""Importing the package: no backend, no Pallas, no file but its own, nothing of jax's state or the process's changed."""
+"""Importing the package and looking up every public name: no backend, no Pallas, no file but its own, nothing of jax's state or the process's changed."""
 
 import json
 import subprocess
@@ -14,8 +14,12 @@ before = set(sys.modules)
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 import tops_kernels
+at_once = sorted(set(sys.modules) - before)
+for name in tops_kernels.__all__:
+    getattr(tops_kernels, name)
 from jax._src import xla_bridge
 print(json.dumps({
+    "at once": at_once,
     "modules": sorted(set(sys.modules) - before),
     "opened": opened,
     "backends": xla_bridge.backends_are_initialized(),
@@ -35,6 +39,12 @@ def probe() -> dict[str, object]:
 
 def test_no_backend_is_initialised(probe: dict[str, object]) -> None:
     assert probe["backends"] is False
+
+
+def test_ops_come_at_their_first_use(probe: dict[str, object]) -> None:
+    modules = probe["at once"]
+    assert isinstance(modules, list)
+    assert [name for name in modules if name.startswith("tops_")] == ["tops_kernels"]
 
 
 def test_pallas_and_what_only_tests_need_stay_out(probe: dict[str, object]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tops_kernels import configurations, matmul, rms_norm, use_config
+from tops_kernels.ops.rms_norm.config import RmsNormTpuConfig
 
 # NumPy, not jnp: an array made at import would start a backend while pytest still collects.
 X, SCALE, W = (np.ones(shape, np.float32) for shape in ((64, 96), (96,), (96, 32)))
@@ -96,6 +97,28 @@ def test_configurations_change_no_value() -> None:
     for config in spaces[:: max(len(spaces) // 3, 1)]:
         with use_config("matmul", "fwd", config):
             assert jnp.allclose(matmul(a, b, interpret=True), want, rtol=1e-5, atol=1e-4)
+
+
+def _gradients(x: np.ndarray, scale: np.ndarray, dy: np.ndarray, *, mxu_squares: bool) -> list[np.ndarray]:
+    with use_config("rms_norm", "vjp", RmsNormTpuConfig(block_n=64, block_d=x.shape[1], mxu_squares=mxu_squares)):
+        _, back = jax.vjp(lambda x, scale: rms_norm(x, scale, interpret=True), jnp.asarray(x), jnp.asarray(scale))
+        return [np.asarray(one, np.float32) for one in back(jnp.asarray(dy))]
+
+
+@pytest.mark.parametrize("rows", [128, 200])
+def test_squares_added_up_by_the_mxu_give_the_same_gradients_and_keep_a_nan_to_its_row(rows: int) -> None:
+    random = np.random.default_rng(7)
+    x, dy = (random.normal(size=(rows, 256)).astype(jnp.bfloat16) for _ in range(2))
+    scale = random.normal(size=256).astype(np.float32)
+    plain, plain_scale = _gradients(x, scale, dy, mxu_squares=False)
+    mxu, mxu_scale = _gradients(x, scale, dy, mxu_squares=True)
+    np.testing.assert_allclose(mxu, plain, rtol=2**-7)
+    np.testing.assert_allclose(mxu_scale, plain_scale, rtol=1e-5, atol=1e-5)
+    x[5, 3] = np.nan
+    broken, _ = _gradients(x, scale, dy, mxu_squares=True)
+    others = np.arange(rows) != 5
+    np.testing.assert_array_equal(broken[others], mxu[others])
+    assert np.isnan(broken[5]).any()
 
 
 def test_configurations_nest_and_are_each_ops_and_each_passes_own() -> None:

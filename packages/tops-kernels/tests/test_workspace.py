@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tops_kernels import workspace_dir
+from tops_kernels.runtime import workspace
 
 
 def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,3 +46,27 @@ def test_without_it_each_platform_has_its_own_place(
     monkeypatch.setattr("sys.platform", platform)
     assert workspace_dir() == tmp_path / want
     assert not list(tmp_path.iterdir())
+
+
+def test_its_folders_are_named_and_counted_and_not_made_by_asking(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOPS_WORKSPACE", str(tmp_path / "w"))
+    assert [workspace.folder(name) for name in workspace.FOLDERS] == [
+        tmp_path / "w" / name for name in ("xla", "artifacts", "tune", "dumps")
+    ]
+    assert workspace.usage("xla") == (0, 0)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "w" / "xla" / "below").mkdir(parents=True)
+    (tmp_path / "w" / "xla" / "below" / "file").write_bytes(b"12345")
+    assert workspace.usage("xla") == (1, 5)
+    with pytest.raises(ValueError, match="no folder 'other'; expected one of xla, artifacts, tune, dumps"):
+        workspace.folder("other")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/a", ".a", "a\\b", "a\n", "a b", "-a", "é", "a" * 201, None, 3]
+)
+def test_a_name_out_of_a_file_that_could_lead_elsewhere_is_no_plain_one(name: object) -> None:
+    assert not workspace.is_plain_name(name)
+    assert workspace.is_plain_name("rms_norm-xla-fwd-cpu-native-0af3.unit")

@@ -6,11 +6,13 @@
 """
 
 import concurrent.futures
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import jax
@@ -26,8 +28,23 @@ wait: Callable[[Any], Any] = jax.block_until_ready
 forget_compiled: Callable[[], None] = jax.clear_caches
 _barrier: Callable[[Any], Any] = lax.optimization_barrier
 
+Context = Callable[[], contextlib.AbstractContextManager[None]]
+_COMPILED_WITHIN: contextvars.ContextVar[Context] = contextvars.ContextVar(
+    "compiled_within", default=contextlib.nullcontext
+)
 _MIN_ITERATIONS = 3  # the first iteration of a sample pays for touching fresh temporary memory
 _MAX_ITERATIONS = 1_000_000
+
+
+@contextlib.contextmanager
+def compiled_within(context: Context) -> Iterator[None]:
+    """Within the block, everything is compiled within `context()`, in the threads that compile too: jax's settings are a thread's."""
+    token = _COMPILED_WITHIN.set(context)
+    try:
+        with context():
+            yield
+    finally:
+        _COMPILED_WITHIN.reset(token)
 
 
 class TimingError(RuntimeError):
@@ -236,10 +253,16 @@ def _prepare(
     clock: Clock,
 ) -> dict[str, Sampler]:
     progress(f"compile {', '.join(functions)}")
+    context = _COMPILED_WITHIN.get()
+
+    def prepared(function: Function) -> Sampler:
+        with context():
+            return kind(function, arrays, clock)
+
     with concurrent.futures.ThreadPoolExecutor(
         max_workers=2
     ) as pool:  # compiling uses a core, and holds no lock of Python's
-        compiling = {name: pool.submit(kind, function, arrays, clock) for name, function in functions.items()}
+        compiling = {name: pool.submit(prepared, function) for name, function in functions.items()}
     samplers = {}
     for name, future in compiling.items():
         try:

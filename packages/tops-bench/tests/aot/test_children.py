@@ -1,3 +1,4 @@
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -56,6 +57,24 @@ def test_done_is_told_of_every_job(tmp_path):
     told = []
     pool(tmp_path, MOODY).run([{"do": "well"}, {"do": "die"}], lambda at, answer: told.append((at, bool(answer))))
     assert sorted(told) == [(0, True), (1, True)]
+
+
+def test_a_folder_that_cannot_be_made_is_a_fault_that_says_why(tmp_path):
+    (tmp_path / "full").write_text("a file where the folder of dumps should be")
+    answers = pool(tmp_path / "full", MOODY, count=1).run([{"do": "well"}, {"do": "well"}])
+    assert all("Not a directory" in answer["fault"] for answer in answers)
+
+
+def test_a_worker_ends_when_the_command_that_started_it_is_killed(tmp_path):
+    worker = "import os, time; from tops_bench.aot import worker; worker.end_with(os.getppid(), 0.05); print(os.getpid(), flush=True); time.sleep(60)"
+    command = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {worker!r}]); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
+    until = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
 
 
 def test_a_program_that_cannot_be_started_is_a_fault_and_no_hang(tmp_path):

@@ -1,14 +1,27 @@
 import dataclasses
+import errno
 import importlib.metadata
 import json
-from pathlib import Path
 
 import pytest
 
 from tops_bench import cli
-from tops_bench.aot import dumps, matrix, peer, running, sweep, toolchain, validate, worker
+from tops_bench.aot import (
+    children,
+    compiling,
+    dumps,
+    matrix,
+    peer,
+    running,
+    subjects,
+    sweep,
+    toolchain,
+    validate,
+    worker,
+)
 from tops_bench.aot.bundles import DumpError
 from tops_bench.aot.matrix import Row, Selection
+from tops_bench.files import FileError
 
 
 @pytest.fixture
@@ -108,6 +121,52 @@ def test_a_dump_that_is_not_there_is_named_with_what_to_do(tmp_path):
         dumps.read(tmp_path, "kernel.1")
 
 
+def test_a_dump_cut_short_is_named(tmp_path):
+    (tmp_path / "1-kernel.1-07-final_bundles.txt").write_text(
+        "= control target key start\n     0   :  { %2 = vsyncpa [#al"
+    )
+    with pytest.raises(DumpError, match=r"kernel\.1"):
+        dumps.read(tmp_path, "kernel.1")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (DumpError("kernel.1: no bundle in 7 lines"), "fault"),
+        (OSError(errno.ENOSPC, "No space left on device"), "fault"),
+        (MemoryError("no room"), "fault"),
+        (ValueError("Bad lhs type"), "refused"),
+    ],
+)
+def test_what_goes_wrong_in_a_child_is_its_answer(monkeypatch, tmp_path, error, status):
+    def compile_tpu(*_):
+        raise error
+
+    monkeypatch.setattr(compiling, "compile_tpu", compile_tpu)
+    job = {"kind": "fusion", "contender": "cast", "target": "v5e"}
+    assert str(error.args[-1]) in worker.answer(job, tmp_path)[status]
+
+
+def test_no_room_for_dumps_is_said_and_the_status_is_1(monkeypatch, capsys):
+    def full(**_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(toolchain, "missing", lambda platform: None)
+    monkeypatch.setattr(children.tempfile, "TemporaryDirectory", full)
+    assert cli.main(["aot", "rms_norm", "--target", "v5e", "--quick"]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_baseline_that_cannot_be_written_is_said_and_the_status_is_1(monkeypatch, capsys, tmp_path):
+    answered(monkeypatch, [{"refused": "no"}])
+    (tmp_path / "full").write_text("a file where the folder should be")
+    assert (
+        cli.main(["aot", "rms_norm", "--target", "v5e", "--quick", "--save", "--baselines", str(tmp_path / "full")])
+        == 1
+    )
+    assert "full" in capsys.readouterr().err
+
+
 def test_a_compilers_refusal_is_trimmed_and_keeps_the_source_line():
     text = worker.reason(ValueError('INTERNAL: Mosaic failed: Bad lhs type\nloc("ops/kernel.py":12:3)' + " x" * 500))
     assert text.startswith("Mosaic failed: Bad lhs type")
@@ -151,24 +210,40 @@ def test_a_sampled_peer_row_is_the_same_on_each_run():
         for at in range(100)
     ]
     assert validate.sample(rows) == validate.sample(reversed(rows))
-    assert len(validate.sample(rows)) == 18
+    assert len(validate.sample(rows)) == 20
 
 
-def test_a_winner_is_kept_with_where_it_comes_from(monkeypatch, tmp_path):
-    monkeypatch.setenv("TOPS_WORKSPACE", str(tmp_path))
+def test_a_winner_is_kept_with_where_it_comes_from_and_what_gains_nothing_is_not(tmp_path):
     planned = matrix.plan(Selection(ops=("rms_norm",), targets=("v5e",), contenders=("pallas_tpu",)))[0]
-    winner = sweep.Tried(
-        Config(4), Row("rms_norm", "fwd", planned.label, "pallas_tpu", "v5e", "compiled", "", {"seconds": 1.0})
-    )
-    sweep.keep(planned, winner)
-    kept = json.loads(Path(tmp_path / "tuned" / "v5e" / "rms_norm.json").read_text())
-    (entry,) = kept["entries"].values()
-    assert (entry["origin"], entry["config"]) == ("schedule estimate", {"block": 4})
+    configs = subjects.configurations(planned.case, "fwd", "pallas_tpu", "v5e")
 
+    def row(seconds):
+        figures = {"seconds": seconds, "vmem_bytes": 9}
+        return Row("rms_norm", "fwd", planned.label, "pallas_tpu", "v5e", "compiled", "", figures)
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    block: int
+    tried = [sweep.Tried(config, row(seconds)) for config, seconds in zip(configs, (2.0, 1.0, 3.0), strict=False)]
+    sweep.keep(planned, row(2.0), tried, tmp_path)
+    path = tmp_path / "v5e" / "rms_norm.json"
+    (kept,) = json.loads(path.read_text())["rows"]
+    asked = {
+        "op": "rms_norm",
+        "implementation": "pallas_tpu",
+        "pass": "fwd",
+        "chip": "v5e",
+        "seconds": 1.0,
+        "heuristic_seconds": 2.0,
+        "vmem_bytes": 9,
+        "origin": "schedule estimate",
+        "config": dataclasses.asdict(configs[1]),
+        "kernel": "",
+    }
+    assert kept.items() >= asked.items()
+    assert set(kept["toolchain"]) == {"jax", "jaxlib", "libtpu"}
+    sweep.keep(planned, row(1.01), tried, tmp_path)
+    assert json.loads(path.read_text())["rows"] == []
+    path.write_text("mine")
+    with pytest.raises(FileError, match="not a table"):
+        sweep.keep(planned, row(2.0), tried, tmp_path)
 
 
 def test_an_overflow_keeps_its_sizes_and_loses_the_instruction_quoted_in_it():

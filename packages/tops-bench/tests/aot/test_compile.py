@@ -74,3 +74,15 @@ def test_the_hottest_loop_is_explained_and_drawn(capsys, tmp_path):
     assert "hottest loop" in out
     assert "longest dependency chains" in out
     assert "<svg" in page.read_text()
+
+
+def test_a_decode_step_moves_the_states_it_steps_and_no_pool(capsys):
+    """8 of 1000 states: 8 MiB in and out. The pool is given away, so what comes out lies where it lay and nothing is beside it."""
+    if says_what_to_install(capsys):
+        return
+    row = ["aot", "gla_step", "--target", "v5e", "--workload", "gla-340m-grouped-serve-8", "--contender", "pallas_tpu"]
+    assert cli.main([*row, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["rows"]
+    states = 2 * 8 * 4 * 128 * 256 * 4
+    assert states <= found["figures"]["dma_bytes"] < 1.1 * states
+    assert found["figures"]["temp_bytes"] < 1 << 20

@@ -9,6 +9,7 @@ from tops_manifest.model import Dim, DtypeVar, Input, Interval, Output, Param, S
 
 _DIM = re.compile(r"(\*?)([A-Z][A-Za-z0-9_]*)(?:\+([1-9][0-9]{0,5}))?\Z")
 _INTEGERS = tuple(dtype for dtype in model.DTYPES if dtype.startswith(("int", "uint")))
+_SIGNED = tuple(dtype for dtype in _INTEGERS if dtype.startswith("int"))  # -1 is no index
 
 
 def inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
@@ -16,7 +17,7 @@ def inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
     optional = [name for name, spec in at.table.items() if isinstance(spec, dict) and spec.get("optional") is True]
     result: list[Input] = []
     for name, spec in at.named_subs():
-        spec.known(("shape", "dtype", "optional", "domain", "with", "rises", "doc"))
+        spec.known(("shape", "dtype", "optional", "domain", "with", "rises", "indexes", "doc"))
         texts = spec.table.get("shape", MISSING)
         shapes = tuple(_shape(spec, text) for text in (texts if isinstance(texts, list) and texts else [texts]))
         kinds = [(len(shape), bool(shape and shape[0].variadic)) for shape in shapes]
@@ -36,6 +37,7 @@ def inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
                 doc=spec.text("doc", ""),
                 with_=_with(spec, [other for other in optional if other != name]),
                 rises=spec.text("rises") if "rises" in spec.table else None,
+                indexes=spec.text("indexes") if "indexes" in spec.table else None,
             )
         )
     variadic = {dim.name: dim.variadic for spec in result for shape in spec.all_shapes for dim in shape}
@@ -45,7 +47,9 @@ def inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
                 if variadic[dim.name] != dim.variadic:
                     at.fault(key, model.shape_text(shape), f"{dim.name} with * everywhere or nowhere")
         if item.rises is not None:
-            _check_rises(at.sub(item.name), item, result, dtypes)
+            _check_values(at.sub(item.name), "rises", item, result, dtypes)
+        if item.indexes is not None:
+            _check_values(at.sub(item.name), "indexes", item, result, dtypes)
     required = [item.optional for item in result]
     if required != sorted(required):
         at.fault("", [item.name for item in result], "optional inputs after all others")
@@ -153,20 +157,28 @@ def _check_bound(at: Reader, key: str, shape: Shape, inputs: tuple[Input, ...], 
             at.fault(key, text, f"{dim.name} alone: the sizes of an output have no number added")
 
 
-def _check_rises(at: Reader, spec: Input, inputs: list[Input], dtypes: tuple[DtypeVar, ...]) -> None:
-    """Notes what keeps the values of an input from rising to a dimension's size."""
+def _check_values(at: Reader, key: str, spec: Input, inputs: list[Input], dtypes: tuple[DtypeVar, ...]) -> None:
+    """Notes what keeps the values of an input from going up to a dimension's size: `key` is "rises" or "indexes"."""
     variadic = {dim.name for one in inputs for shape in one.all_shapes for dim in shape if dim.variadic}
-    ends = sorted(always_bound(one for one in inputs if one is not spec) - variadic)
-    if spec.rises not in ends and isinstance(at.table["rises"], str):  # else `text()` has noted it
-        expected = f"a dimension that other inputs bind in every call (known: {' '.join(ends) or 'none'})"
-        at.fault("rises", spec.rises, expected)
+    given = (
+        spec.name if key == "indexes" and spec.optional else None
+    )  # what is indexed may be there with the index alone
+    ends = sorted(always_bound((one for one in inputs if one is not spec), given=given) - variadic)
+    text = at.table[key]
+    if text not in ends and isinstance(text, str):  # else `text()` has noted it
+        calls = "every call" if given is None else f"every call with {given}"
+        expected = f"a dimension that other inputs bind in {calls} (known: {' '.join(ends) or 'none'})"
+        at.fault(key, text, expected)
     choices = next((var.choices for var in dtypes if var.name == spec.dtype), (spec.dtype,))
-    if spec.dtype and not set(choices) <= set(_INTEGERS):
-        at.fault("rises", spec.rises, f"an integer input, not one of {spec.dtype}")
+    fit = _INTEGERS if key == "rises" else _SIGNED
+    if spec.dtype and not set(choices) <= set(fit):
+        kind = "an integer input" if key == "rises" else "an input of signed integers"
+        at.fault(key, text, f"{kind}, not one of {spec.dtype}")
     if any(len(shape) != 1 or shape[0].variadic for shape in spec.all_shapes):
-        at.fault("rises", spec.rises, "an input of one dimension, along which it rises")
-    if "domain" in at.table:
-        at.fault("domain", at.table["domain"], f"no domain beside rises = {spec.rises!r}")
+        at.fault(key, text, f"an input of one dimension{', along which it rises' if key == 'rises' else ''}")
+    for other in ("domain", "rises"):
+        if other in at.table and other != key:
+            at.fault(other, at.table[other], f"no {other} beside {key} = {text!r}")
 
 
 def _domain(at: Reader) -> str | None:

@@ -51,6 +51,7 @@ def contract_data(op: Op) -> dict[str, object]:
                 "domain": spec.domain,
                 **_with_data(spec.with_),
                 **({} if spec.rises is None else {"rises": spec.rises}),
+                **({} if spec.indexes is None else {"indexes": spec.indexes}),
             }
             for spec in op.inputs
         ],

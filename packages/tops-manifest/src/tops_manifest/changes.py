@@ -81,6 +81,8 @@ def _input(old: Input, new: Input, was: Op, now: Op) -> Iterator[Change]:
         yield from _with(f"{key}.with.{name}", name, old.shapes_for((name,)), new.shapes_for((name,)), was, now)
     if old.rises != new.rises:
         yield Change(f"{key}.rises", new.rises is not None, f"{old.rises or 'none'} -> {new.rises or 'none'}")
+    if old.indexes != new.indexes:
+        yield Change(f"{key}.indexes", new.indexes is not None, f"{old.indexes or 'none'} -> {new.indexes or 'none'}")
     if old.domain != new.domain:
         narrower = not _domain(new).holds(_domain(old))
         yield Change(f"{key}.domain", narrower, f"{old.domain or 'any number'} -> {new.domain or 'any number'}")
@@ -141,6 +143,8 @@ def _covers(wide: Shape, shape: Shape) -> bool:
 def _domain(spec: Input) -> Interval:
     if spec.rises is not None:
         return Interval(0.0, math.inf, True, False)
+    if spec.indexes is not None:
+        return Interval(-1.0, math.inf, True, False)
     return Interval(-math.inf, math.inf, True, True) if spec.domain is None else Interval.read(spec.domain)
 
 

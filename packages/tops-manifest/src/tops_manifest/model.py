@@ -125,6 +125,7 @@ class Input:
     doc: str = ""
     with_: With | None = None  # decides the shape instead, where its input is given
     rises: str | None = None  # the values rise from 0 to at most the size of this dimension
+    indexes: str | None = None  # the values are positions along this dimension, each at most once; -1: none
 
     @property
     def all_shapes(self) -> tuple[Shape, ...]:

@@ -56,6 +56,7 @@ def input_notes(spec: model.Input) -> list[str]:
     notes = ["optional"] if spec.optional else []
     notes += [f"in {spec.domain}"] if spec.domain else []
     notes += [f"rises from 0 to at most {spec.rises}"] if spec.rises else []
+    notes += [f"each of 0 to {spec.indexes} - 1 at most once, or -1"] if spec.indexes else []
     return notes + ([spec.doc] if spec.doc else [])
 
 

@@ -3,7 +3,7 @@
 Where the numbers come from. A bfloat16 result rounded once is off by up to 2^-8 = 3.91e-3 of itself, so 4e-3 leaves
 room for that rounding and none for a second one of the largest value. Gradients in bfloat16 may round the gradient at
 the activation or the row first, then the result: 8e-3. float32 grows with the length of the sum (XLA on a CPU: 2e-6 in
-the max-norm at K = 4096), and gradients sum twice. Integers are exact. gla sums over all steps before, and its gradients over products of states.
+the max-norm at K = 4096), and gradients sum twice. Integers are exact. gla and simple_gla sum over all steps before, and their gradients over products of states.
 
 `tops-tests tolerances --check` holds the table to tolerances.lock: it may tighten, and loosens only with a new version.
 """
@@ -45,8 +45,25 @@ TABLE: Mapping[Key, float] = MappingProxyType(
             *_rows("gla", "fwd", ("final_state",), **{"float32": 2e-6, "float32 of bfloat16": 4e-3}),
             *_rows("gla", "vjp", ("dq", "dk", "dv"), float32=2e-5, bfloat16=1e-2),
             *_rows("gla", "vjp", ("dg", "dinitial_state"), **{"float32": 2e-5, "float32 of bfloat16": 1e-2}),
+            *_rows("gla_step", "fwd", ("o",), float32=2e-6, bfloat16=4e-3),
+            *_rows("gla_step", "fwd", ("new_state",), float32=2e-6),
+            *_rows("gla_step", "vjp", ("dq", "dk", "dv"), float32=4e-6, bfloat16=4e-3),
+            *_rows("gla_step", "vjp", ("dg", "dstate", "dgv"), float32=4e-6),
+            *_rows("simple_gla_step", "fwd", ("o",), float32=2e-6, bfloat16=4e-3),
+            *_rows("simple_gla_step", "fwd", ("new_state",), float32=2e-6),
+            *_rows("simple_gla_step", "vjp", ("dq", "dk", "dv"), float32=4e-6, bfloat16=4e-3),
+            *_rows("simple_gla_step", "vjp", ("dstate", "dg", "dg_gamma"), float32=4e-6),
             *_rows("matmul", "fwd", ("y",), float32=5e-6, bfloat16=4e-3, int32=0.0),
             *_rows("matmul", "vjp", ("da", "db", "dbias"), float32=1e-5, bfloat16=8e-3),
+            *_rows("simple_gla", "fwd", ("o",), float32=2e-6, bfloat16=4e-3),
+            *_rows("simple_gla", "fwd", ("final_state",), **{"float32": 2e-6, "float32 of bfloat16": 4e-3}),
+            *_rows("simple_gla", "vjp", ("dq", "dk", "dv"), float32=2e-5, bfloat16=1e-2),
+            *_rows(
+                "simple_gla",
+                "vjp",
+                ("dg", "dg_gamma", "dinitial_state"),
+                **{"float32": 2e-5, "float32 of bfloat16": 1e-2},
+            ),
             *_rows("rms_norm", "fwd", ("y",), float32=1e-6, bfloat16=4e-3),
             *_rows("rms_norm", "vjp", ("dx", "dscale"), float32=4e-6, bfloat16=8e-3),
             *_rows("add_rms_norm", "fwd", ("y", "new_residual"), float32=1e-6, bfloat16=4e-3),

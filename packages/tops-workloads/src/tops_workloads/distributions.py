@@ -8,7 +8,8 @@
 | [a, b] | uniform | uniform |
 
 An open end is never met, after rounding to the dtype either. bool is a fair coin: there False must be. Where the sequences of
-a packed batch begin and end (`rises`) is drawn by `draw_rising`, and there the first value is 0.
+a packed batch begin and end (`rises`) is drawn by `draw_rising`, and there the first value is 0; positions along a dimension (`indexes`)
+by `draw_distinct`.
 """
 
 import functools
@@ -28,6 +29,7 @@ _ASIDE = 1 / 16  # how far from an end the value lies that stands in for a zero
 _INT32_MAX = 2**31 - 1
 _SHORT = 1 / 8  # of the rising draws end before the last position: what lies behind belongs to no sequence
 _EMPTY = 1 / 8  # of the values inside one repeat the value before: an empty sequence
+_NONE = 1 / 8  # of the positions drawn are -1: none
 # Compiling a draw takes half a second, so shapes share programs: a flat draw of the next of a few sizes, cut to the shape.
 # Above the last, where memory counts for more than a compilation, a shape has a program of its own.
 _SIZES = tuple(4**power for power in range(5, 11))
@@ -69,6 +71,26 @@ def draw_rising(key: jax.Array, size: int, dtype: str, end: int) -> jax.Array:
     return _cut(values, size).astype(target)
 
 
+def draw_distinct(key: jax.Array, size: int, dtype: str, count: int) -> jax.Array:
+    """Positions along a dimension, in any order and none of them twice; -1 for none.
+
+    Args:
+      key: a JAX random key.
+      size: how many values. 0 is fine.
+      dtype: a signed integer dtype of the manifest.
+      count: the size of the dimension, from 0: positions are 0 to count - 1.
+    Returns: [size] in `dtype`. One in 8 is -1, and more where there are not enough positions for all.
+    Raises: ValueError for a 64-bit dtype while jax_enable_x64 is off, and for a `count` that int32 or the dtype does not hold.
+    """
+    target = _target(dtype)
+    most = min(int(jnp.iinfo(target).max), _INT32_MAX - 1)  # type: ignore[no-untyped-call]  # jax has no types for it
+    if not 0 <= count <= most:
+        raise ValueError(f"count is {count}; {dtype} holds positions along at most {most}")
+    room = _room(max(size, count))
+    values: jax.Array = _distinct(key, room, np.int32(count))
+    return _cut(values, size).astype(target)
+
+
 def _target(dtype: str) -> jnp.dtype:
     target = jnp.dtype(dtype)
     if target.itemsize == 8 and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # jax declares it at run time
@@ -100,6 +122,17 @@ def _rising(key: jax.Array, room: int, size: jax.Array, end: jax.Array) -> jax.A
     repeats = jax.random.uniform(key_empty, (room,), jnp.float32) < _EMPTY
     inside = (position > 0) & (position < size - 1)
     return jnp.where(repeats & inside, jnp.roll(values, 1), values)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _distinct(key: jax.Array, room: int, count: jax.Array) -> jax.Array:
+    """[room] int32: 0 to `count` - 1 in some order, -1 in place of some of them and behind them."""
+    key_order, key_none = jax.random.split(key)
+    position = jnp.arange(room, dtype=jnp.int32)
+    ranks = jnp.where(position < count, jax.random.uniform(key_order, (room,), jnp.float32), 2.0)  # others sort behind
+    order = jnp.argsort(ranks).astype(jnp.int32)
+    is_none = jax.random.uniform(key_none, (room,), jnp.float32) < _NONE
+    return jnp.where(is_none | (order >= count), -1, order)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))

@@ -9,7 +9,7 @@ import jax
 from tops_manifest import ArraySpec
 from tops_manifest.model import ParamValue, Pass
 from tops_manifest.workloads import Case, cases
-from tops_workloads.distributions import draw, draw_rising
+from tops_workloads.distributions import draw, draw_distinct, draw_rising
 
 
 class Workload:
@@ -47,17 +47,21 @@ class Workload:
         Args:
           key: a JAX random key. Each input folds its own name into it, so its values do not depend on which others are given.
         Returns: arrays of the row's shapes and dtypes with values in each input's domain (`tops_workloads.distributions`);
-          an input that `rises` has values from 0 to at most the size of its dimension.
+          an input that `rises` has values from 0 to at most the size of its dimension, one that `indexes` has positions along it.
         """
         return {name: self._draw(_fold(key, name), name, spec) for name, spec in self._case.inputs().items()}
 
     def _draw(self, key: jax.Array, name: str, spec: ArraySpec) -> jax.Array:
         declared = self._case.op.input(name)
-        if declared.rises is None:
-            return draw(key, spec.shape, spec.dtype, declared.domain)
-        length = self._case.dims[declared.rises]
-        end = math.prod(length) if isinstance(length, tuple) else length
-        return draw_rising(key, spec.shape[0], spec.dtype, end)
+        if declared.rises is not None:
+            return draw_rising(key, spec.shape[0], spec.dtype, self._size(declared.rises))
+        if declared.indexes is not None:
+            return draw_distinct(key, spec.shape[0], spec.dtype, self._size(declared.indexes))
+        return draw(key, spec.shape, spec.dtype, declared.domain)
+
+    def _size(self, name: str) -> int:
+        size = self._case.dims[name]
+        return math.prod(size) if isinstance(size, tuple) else size
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Workload) and self._name() == other._name()

@@ -147,7 +147,7 @@ class Pool:
         lock = threading.Lock()
 
         def work(number: int) -> None:
-            child: Child | None = None
+            child: Child | str | None = None
             asked = 0
             try:
                 while True:
@@ -155,18 +155,18 @@ class Pool:
                         index = waiting.get_nowait()
                     except queue.Empty:
                         return
-                    if child is None or not child.alive or asked >= _JOBS_A_CHILD:
-                        if child is not None:
+                    if not isinstance(child, Child) or not child.alive or asked >= _JOBS_A_CHILD:
+                        if isinstance(child, Child):
                             child.close()
                         child, asked = self._child(number), 0
                     asked += 1
                     answers[index] = (
-                        child.ask(jobs[index], self.limit) if child else {"fault": "no process could be started"}
+                        child.ask(jobs[index], self.limit) if isinstance(child, Child) else {"fault": child}
                     )
                     with lock:
                         done(index, answers[index])
             finally:
-                if child is not None:
+                if isinstance(child, Child):
                     child.close()
 
         threads = [
@@ -178,15 +178,16 @@ class Pool:
             thread.join()
         return answers
 
-    def _child(self, number: int) -> Child | None:
+    def _child(self, number: int) -> Child | str:
+        """Or why there is none: no such program, no room for its folder."""
         try:
             return Child(self.platform, self.scratch / f"child-{number}", self.command)
-        except OSError:
-            return None
+        except OSError as error:
+            return f"no process could be started: {error}"
 
 
 @contextlib.contextmanager
 def pool(platform: str, *, count: int | None = None, limit: float = 240.0) -> Iterator[Pool]:
-    """A pool with a folder of its own for dumps, removed at the end. limit: seconds a job."""
+    """A pool with a folder of its own for dumps, removed at the end. limit: seconds a job. Raises OSError where there is no room."""
     with tempfile.TemporaryDirectory(prefix="tops-aot-", ignore_cleanup_errors=True) as scratch:
         yield Pool(platform, Path(scratch), parallel(count), limit)

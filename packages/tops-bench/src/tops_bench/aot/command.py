@@ -66,13 +66,20 @@ def add_parser(subparsers: Any) -> None:
         nargs="?",
         const="abd",
         metavar="PARTS",
-        help="how good the estimates are: parts of a, b, c, d (default abd)",
+        help="how good the estimates are: parts of a, b, c, d, e (default abd)",
     )
     add.add_argument(
         "--baselines", type=Path, metavar="FOLDER", help="where the baseline files lie (default: in tops-bench)"
     )
     add.add_argument("--html", type=Path, metavar="FILE", help="with --explain: write the loop's timeline here")
-    add.add_argument("--write", action="store_true", help="with --sweep: keep the winner as a tuned configuration")
+    add.add_argument(
+        "--write",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="FOLDER",
+        help="with --sweep: keep winners as tuned configurations, FOLDER/<target>/<op>.json (default: tune in the workspace)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         if args.validate:
             from tops_bench.aot import validate
 
-            return validate.run(args.validate, _targets(args), settings, as_json=args.json)
+            return validate.run(args.validate, _targets(args), settings, as_json=args.json, ops=args.ops)
         selection = _selection(args)
         if args.explain or args.sweep:
             if not args.ops:
@@ -93,15 +100,16 @@ def run(args: argparse.Namespace) -> int:
 
             if args.explain:
                 return explain.run(selection, settings, args.html, as_json=args.json)
-            return sweep.run(selection, settings, write=args.write, as_json=args.json)
+            write = sweep.workspace_folder() if args.write == Path() else args.write
+            return sweep.run(selection, settings, write=write, as_json=args.json)
         planned = matrix.plan(selection)
         rows = running.rows(planned, settings)
-    except ToolchainError as error:
+        return _report(args, selection, rows)
+    except (ToolchainError, FileError, OSError) as error:  # no compiler, or no room for dumps or for what is written
         output.complain(f"tops-bench aot: {error}")
         return 1
     except (LookupError, ValueError) as error:
         raise UsageError(str(error).strip("'\"")) from None
-    return _report(args, selection, rows)
 
 
 def _report(args: argparse.Namespace, selection: Selection, rows: Sequence[Row]) -> int:

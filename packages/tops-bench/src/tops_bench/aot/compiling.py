@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, SingleDeviceSharding, use_abstract_mesh
 
-from tops_bench.aot import dumps, estimate, hlo, prefetch
+from tops_bench.aot import dumps, estimate, hlo, overlap, prefetch
 from tops_bench.aot.avals import aval
 from tops_bench.aot.bundles import DumpError
 from tops_bench.aot.pallas import chip_info
@@ -32,6 +32,7 @@ class Part:
     estimated_cycles: int | None  # XLA's, one run
     kernel: estimate.KernelFigures | None  # its schedule, where one was dumped and followed
     note: str = ""
+    exposed: float = 0.0  # of a copy: seconds that are waited for it, as nothing that runs beside it takes as long
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,8 +69,10 @@ def compile_tpu(
     target: Target,
     folder: Path,
     known: Mapping[int, np.ndarray] | None = None,
+    donated: tuple[int, ...] = (),
 ) -> Compiled:
-    """`avals`: pytrees of ShapeDtypeStruct, positional; `known`: values of flat inputs that control flow may hang on, by index.
+    """`avals`: pytrees of ShapeDtypeStruct, positional; `known`: values of flat inputs that control flow may hang on, by index; `donated`:
+    positions of those that the program may overwrite.
     Raises what tracing, lowering or the compiler raises, or DumpError."""
     device = _device(target)
     here = SingleDeviceSharding(device)
@@ -78,16 +81,18 @@ def compile_tpu(
     # program whose outputs hang on no input (the gradient of a sum) from being compiled for the host.
     with use_abstract_mesh(Mesh(np.array([device]), ("x",)).abstract_mesh):
         numbers = chip_from_info(device.device_kind, chip_info())
-        traced = jax.jit(function, out_shardings=here).trace(*placed, **keywords)
+        traced = jax.jit(function, out_shardings=here, donate_argnums=donated).trace(*placed, **keywords)
         compiled = traced.lower(lowering_platforms=("tpu",)).compile()
     prefetched = prefetch.operands(traced.jaxpr, known or {})
     memory = compiled.memory_analysis()
     parts, notes = _parts(_scheduled_hlo(compiled, folder), folder, target, numbers, prefetched)
-    moved = sum(part.kernel.dma_bytes * part.times for part in parts if part.kernel is not None)
+    moved = sum(_own_bytes(part) for part in parts)
     moved += sum(_copy_bytes(part, numbers) for part in parts if part.kind == "copy")
     floor = moved / numbers.hbm_bytes_per_second
+    waited = sum(part.exposed for part in parts)
     busy, busy_low = (
-        sum(getattr(part, which) for part in parts if part.kind != "copy") for which in ("seconds", "seconds_low")
+        waited + sum(getattr(part, which) for part in parts if part.kind != "copy")
+        for which in ("seconds", "seconds_low")
     )
     return Compiled(
         target=target.name,
@@ -112,6 +117,10 @@ def _by_xla(part: Part, chip: Chip) -> float:
     return part.seconds
 
 
+def _own_bytes(part: Part) -> int:
+    return part.kernel.dma_bytes * part.times if part.kernel is not None else 0
+
+
 def _copy_bytes(part: Part, chip: Chip) -> int:
     return round(part.seconds * chip.hbm_bytes_per_second)
 
@@ -129,26 +138,38 @@ def _parts(
 ) -> tuple[list[Part], list[str]]:
     dumped = set(dumps.program_names(folder))
     parts, notes = [], []
-    for instruction in hlo.instructions(text):
+    clock = overlap.Clock()
+    instructions = hlo.instructions(text)
+    twins = {one.signature: one.name for one in instructions if one.name in dumped and not one.is_kernel}
+    for instruction in instructions:
+        dump = instruction.name if instruction.name in dumped else twins.get(instruction.signature)
         if instruction.opcode == "copy-start":
             seconds = instruction.bytes_moved * instruction.times / chip.hbm_bytes_per_second
+            clock.start(instruction.name, seconds)
             parts.append(Part(instruction.name, "copy", instruction.times, seconds, seconds, None, None))
-        elif instruction.is_kernel or instruction.name in dumped or instruction.estimated_cycles is not None:
+        elif instruction.opcode == "copy-done":
+            clock.wait(instruction.started)
+        elif instruction.is_kernel or dump is not None or instruction.estimated_cycles is not None:
             words = prefetch.of_instruction(instruction, prefetched) if instruction.is_kernel else {}
-            parts.append(_part(instruction, folder, target, chip, words, is_dumped=instruction.name in dumped))
+            parts.append(_part(instruction, folder, target, chip, words, dump))
+            clock.run(parts[-1].seconds, _own_bytes(parts[-1]) / chip.hbm_bytes_per_second)
     for part in parts:
         if part.note:
             notes.append(f"{part.name}: {part.note}")
-    return parts, notes
+    waits = clock.waits
+    return [
+        dataclasses.replace(part, exposed=waits.get(part.name, 0.0)) if part.kind == "copy" else part for part in parts
+    ], notes
 
 
 def _part(
-    instruction: hlo.Instruction, folder: Path, target: Target, chip: Chip, words: prefetch.Words, *, is_dumped: bool
+    instruction: hlo.Instruction, folder: Path, target: Target, chip: Chip, words: prefetch.Words, dump: str | None
 ) -> Part:
+    """`dump`: the program's name among the dumps, or that of its twin; None: there is none."""
     figures, note = None, ""
-    if is_dumped:
+    if dump is not None:
         try:
-            figures = estimate.kernel(dumps.read(folder, instruction.name), target, chip, words)
+            figures = estimate.kernel(dumps.read(folder, dump), target, chip, words)
         except DumpError as error:
             if instruction.is_kernel:
                 raise

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tops_bench.aot.bundles import DumpError
 
@@ -11,12 +11,17 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%(\S+) \(.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%(\S+) = (.*)$")
 _OPCODE = re.compile(r"(?:^|[\s})])([a-z][a-z0-9-]*)\(")
 _SHAPE = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\d+m\d+\w*)?|c64|c128)\[([\d,]*)\]")
+_COPY = re.compile(rf"\(({_SHAPE.pattern}\S*), ({_SHAPE.pattern}\S*), ")  # result, operand
+_STARTED = re.compile(r"\bcopy-done\((?:[^%)]*%)?([^\s,)]+)\)")
 _BODY = re.compile(r"condition=%?([^,\s]+), body=%?([^,\s]+)")
 _CALLS = re.compile(r"(?:to_apply|calls)=%?([^,\s]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_TYPE = re.compile(r"(?:\(.*?\)(?= [a-z])|\S*)")  # of a result: a tuple, or one array
+_NAME = re.compile(r"%([^\s,(){}]+)")
 _CONSTANT = re.compile(r"constant\((\d+)\)")
+_VMEM = "S(1)"  # a layout's memory space
 _ABSURD = 10**15  # cycles: XLA writes 9.2e18 for loops it cannot cost
 
 
@@ -30,12 +35,25 @@ class Instruction:
     times: int
     estimated_cycles: int | None  # the compiler's own, for one run; None where it gives none or an absurd one
     is_kernel: bool  # a Pallas (Mosaic) kernel
+    signature: str = (
+        ""  # opcode, attributes, types of result and operands: equal ones are one program, which is dumped once
+    )
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes an asynchronous copy moves: its first result."""
+        """Bytes an asynchronous copy moves to or from HBM: its first result's, twice where it stays in HBM."""
         match = _SHAPE.search(self.text)
-        return shape_bytes(match.group(1), match.group(2)) if match else 0
+        if not match:
+            return 0
+        ends = _COPY.search(self.text)
+        stays = ends is not None and not any(_VMEM in end for end in (ends.group(1), ends.group(4)))
+        return shape_bytes(match.group(1), match.group(2)) * (2 if stays else 1)
+
+    @property
+    def started(self) -> str:
+        """Of a copy-done: the copy it waits for."""
+        match = _STARTED.search(self.text)
+        return match.group(1) if match else ""
 
 
 def shape_bytes(dtype: str, dims: str) -> int:
@@ -61,7 +79,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str | None]:
         if head:
             current = result.setdefault(head.group(2), [])
             entry = head.group(2) if head.group(1) else entry
-        elif line.startswith("}"):
+        elif line.rstrip() == "}":  # a line of a kernel's metadata may begin with one
             current = None
         elif current is not None:
             current.append(line)
@@ -71,11 +89,9 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str | None]:
 def _walk(computations: dict[str, list[str]], name: str, times: int, depth: int) -> Iterator[Instruction]:
     if depth > 20:
         raise DumpError(f"HLO computation {name} calls itself")
-    for line in computations.get(name, ()):
-        match = _INSTRUCTION.match(line)
-        if not match:
-            continue
-        own, text = match.groups()
+    found = [match.groups() for line in computations.get(name, ()) if (match := _INSTRUCTION.match(line))]
+    types = {own: match.group() for own, text in found if (match := _TYPE.match(text))}
+    for own, text in found:
         opcode = next(iter(_OPCODE.findall(_without_shapes(text))), "")
         if opcode == "while" and (body := _BODY.search(text)):
             trips = _trips(text, computations.get(body.group(1), []))
@@ -95,7 +111,13 @@ def _walk(computations: dict[str, list[str]], name: str, times: int, depth: int)
                 times=times,
                 estimated_cycles=estimated if estimated is not None and estimated < _ABSURD else None,
                 is_kernel='custom_call_target="tpu_custom_call"' in text,
+                signature=_signature(text, types, estimated),
             )
+
+
+def _signature(text: str, types: Mapping[str, str], cycles: int | None) -> str:
+    plain = text.split(", metadata=")[0].split(", backend_config=")[0]
+    return f"{_NAME.sub(lambda match: types.get(match.group(1), ''), plain)} {cycles}"
 
 
 def _without_shapes(text: str) -> str:

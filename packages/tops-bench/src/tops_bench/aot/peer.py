@@ -26,6 +26,9 @@ KERNELS: Mapping[str, str] = {
     "ragged_dot": "pallas_mosaic_tpu_ragged_dot",
     "attention": "pallas_mosaic_tpu_flash_attention",
 }
+# Ops that the peer leaves to XLA, and times of what XLA made of them: to judge estimates of fusions by.
+XLA_PROGRAMS: Mapping[str, str] = {"normalization": "normalization", "gated_linear_unit": "gated_linear_unit"}
+_ACTIVATIONS = {"jax._src.nn.functions.silu": jax.nn.silu, "jax._src.nn.functions.sigmoid": jax.nn.sigmoid}
 _ARRAY = re.compile(r"^(\w+)\[([\d,]*)\]$")
 _DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32, "bfloat16": jnp.bfloat16, "float32": jnp.float32}
 
@@ -46,11 +49,16 @@ class Measured:
     @property
     def label(self) -> str:
         call = self.call
+        residuals = " residuals" if call["return_residuals"] else ""
+        if self.kernel == "normalization":
+            return f"{call['x']} axis {call['axis']}{residuals}"
+        if self.kernel == "gated_linear_unit":
+            return f"{call['x']} {call['weights']}"
         if self.kernel == "ragged_dot":
             contracted = call["ragged_dot_dimension_numbers"]["dot_dimension_numbers"][0]
-            return f"{call['lhs']} x {call['rhs']} {contracted}"
+            return f"{call['lhs']} x {call['rhs']} {contracted}{residuals}"
         causal = "causal" if call["mask"].get("causal_mask") else "full"
-        return f"{call['q']} {call['k']} {causal}{' residuals' if call['return_residuals'] else ''}"
+        return f"{call['q']} {call['k']} {causal}{residuals}"
 
 
 def missing() -> str | None:
@@ -66,10 +74,10 @@ def version() -> str:
     return importlib.metadata.version("tokamax")
 
 
-def measured(target: str) -> list[Measured]:
+def measured(target: str, kernels: Mapping[str, str] = KERNELS) -> list[Measured]:
     """Every row of a chip that can be compiled as it was measured: plain bfloat16, no bias, mask causal or none."""
     found = []
-    for kernel, name in KERNELS.items():
+    for kernel, name in kernels.items():
         place = importlib.resources.files("tokamax").joinpath(f"data/autotuning/{FOLDERS[target]}/{name}.json")
         if not place.is_file():
             continue
@@ -83,12 +91,13 @@ def measured(target: str) -> list[Measured]:
 
 
 def _plain(kernel: str, call: Mapping[str, Any]) -> bool:
+    if kernel == "normalization":
+        return isinstance(call["x"], str)
+    if kernel == "gated_linear_unit":
+        plain = all(isinstance(call[name], str) for name in ("x", "weights"))
+        return plain and call["precision"] == "BF16_BF16_F32" and call["activation"] in _ACTIVATIONS
     if kernel == "ragged_dot":
-        return (
-            all(isinstance(call[name], str) for name in ("lhs", "rhs"))
-            and not call["activation"]
-            and not call["return_residuals"]
-        )
+        return all(isinstance(call[name], str) for name in ("lhs", "rhs")) and not call["activation"]
     mask = call["mask"]
     free = all(mask[name] is None for name in ("bool_mask", "q_start", "q_end", "k_start", "k_end"))
     return free and call["bias"] is None and call["logits_soft_cap"] is None and isinstance(call["q"], str)
@@ -108,8 +117,31 @@ def _fits(kernel: str, call: Mapping[str, Any], config: Mapping[str, Any]) -> bo
 
 def program(kernel: str, call: Mapping[str, Any], config: Mapping[str, Any]) -> Program:
     """The peer's kernel for a row: function, shapes, and the values its control flow hangs on."""
+    if kernel in XLA_PROGRAMS:
+        program: Program = _normalization(call) if kernel == "normalization" else _gated_linear_unit(call)
+        return program
     made: Program = _ragged_dot(call, config) if kernel == "ragged_dot" else _attention(call, config)
     return made
+
+
+def _normalization(call: Mapping[str, Any]) -> Any:
+    op: Any = importlib.import_module("tokamax._src.ops.normalization.base").Normalization()
+
+    def function(x: jax.Array, scale: jax.Array, offset: jax.Array) -> Any:
+        names = ("axis", "epsilon", "scale_offset", "subtract_mean", "return_residuals")
+        return op(x, scale, offset, **{name: call[name] for name in names})
+
+    return function, tuple(_aval(call[name]) for name in ("x", "scale", "offset")), {}
+
+
+def _gated_linear_unit(call: Mapping[str, Any]) -> Any:
+    op: Any = importlib.import_module("tokamax._src.ops.gated_linear_unit.base").GatedLinearUnit()
+
+    def function(x: jax.Array, weights: jax.Array) -> Any:
+        return op(x, weights, activation=_ACTIVATIONS[call["activation"]],
+                  precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32, return_residuals=call["return_residuals"])  # fmt: skip
+
+    return function, (_aval(call["x"]), _aval(call["weights"])), {}
 
 
 def _ragged_dot(call: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
@@ -134,7 +166,8 @@ def _ragged_dot(call: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
     def function(left: jax.Array, right: jax.Array, group_sizes: jax.Array) -> Any:
         preferred = call["preferred_element_type"]
         return op(left, right, group_sizes=group_sizes, ragged_dot_dimension_numbers=dimensions,
-                  preferred_element_type=_DTYPES[preferred] if preferred else None)  # fmt: skip
+                  preferred_element_type=_DTYPES[preferred] if preferred else None,
+                  return_residuals=call["return_residuals"])  # fmt: skip
 
     return function, (lhs, rhs, aval(sizes.shape, jnp.int32)), {2: sizes}
 

@@ -23,6 +23,7 @@ class Subject:
     known: Mapping[int, Any] = dataclasses.field(
         default_factory=dict
     )  # values that control flow hangs on, by flat input
+    donated: tuple[int, ...] = ()  # positions of arrays that the program may overwrite
     configure: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext  # to trace within
 
 
@@ -42,10 +43,29 @@ def subject(job: Mapping[str, Any]) -> Subject:
     function, options = contender(case, job["contender"])
     program = passes.program(case, which, function, options)
     if job.get("config") is None:
-        return Subject(program, shapes(case, which))
+        alone = job.get("heuristic", False)
+        configure = _heuristics_alone if alone else contextlib.nullcontext
+        return Subject(program, shapes(case, which), donated=updated(case, which), configure=configure)
     index = int(job["config"])
     config = configurations(case, which, job["contender"], job["target"])[index]
-    return Subject(program, shapes(case, which), configure=lambda: _configured(case.op.name, which, config))
+    return Subject(
+        program,
+        shapes(case, which),
+        donated=updated(case, which),
+        configure=lambda: _configured(case.op.name, which, config),
+    )
+
+
+def updated(case: Case, which: Pass) -> tuple[int, ...]:
+    """Where a forward call has a `state` that it gives back as `new_state`: users give it away, so that it is updated in place."""
+    if which != "fwd":
+        return ()
+    outputs = case.outputs()
+    return tuple(
+        at
+        for at, (name, spec) in enumerate(case.inputs().items())
+        if name == "state" and outputs.get("new_state") == spec
+    )
 
 
 def contender(case: Case, name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -82,4 +102,10 @@ def configurations(case: Case, which: Pass, implementation: str, target: str) ->
 @contextlib.contextmanager
 def _configured(op: str, which: Pass, config: Any) -> Iterator[None]:
     with tops_kernels.use_config(op, which, config):
+        yield
+
+
+@contextlib.contextmanager
+def _heuristics_alone() -> Iterator[None]:
+    with tops_kernels.tuned(None):
         yield

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tops_kernels
@@ -10,7 +11,6 @@ from tops_bench.aot import matrix, running, subjects, table, targets, toolchain
 from tops_bench.aot.matrix import Planned, Row, Selection
 from tops_bench.aot.running import Settings
 
-SCHEMA = 1
 ORIGIN = "schedule estimate"
 
 
@@ -22,38 +22,49 @@ class Tried:
     row: Row
 
 
-def run(selection: Selection, settings: Settings, *, write: bool, as_json: bool) -> int:
-    """Returns 0, or 1 where a row had no configuration that compiles. Raises LookupError, ToolchainError, files.FileError."""
+def workspace_folder() -> Path:
+    """Where winners go that are for nobody's package."""
+    return tops_kernels.workspace_dir() / "tune"
+
+
+def run(selection: Selection, settings: Settings, *, write: Path | None, as_json: bool) -> int:
+    """Returns 0, or 1 where a row had no configuration that compiles. Raises LookupError, ToolchainError, files.FileError.
+
+    write: the folder of tuned configurations that winners go to.
+    """
     failed, report = 0, []
     for one in matrix.plan(selection):
-        tried = _try(one, settings)
+        plain, tried = _try(one, settings)
         front = pareto([entry for entry in tried if entry.row.status == "compiled"])
         failed += not front
         report.append(
             {
                 "row": one.key,
                 "target": one.target,
+                "heuristic_seconds": plain.seconds,
                 "pareto": [_plain(entry) for entry in front],
                 "tried": [_plain(entry) for entry in tried],
             }
         )
         if not as_json:
             _say(one, tried, front)
-        if write and front:
-            keep(one, front[0])
+        if write is not None and front:
+            keep(one, plain, tried, write)
     if as_json:
         output.say_json(report)
     return 1 if failed else 0
 
 
-def _try(one: Planned, settings: Settings) -> list[Tried]:
+def _try(one: Planned, settings: Settings) -> tuple[Row, list[Tried]]:
+    """The row as heuristics have it (of a pass with several launches they may choose for each), and each configuration's."""
     if one.case is None:
         raise LookupError("--sweep is for ops of the manifest")
     configs = subjects.configurations(one.case, "vjp" if one.which == "vjp" else "fwd", one.contender, one.target)
     if not configs:
         raise LookupError(f"{one.op}: {one.contender} has nothing to configure for {one.which}")
-    planned = [dataclasses.replace(one, job={**one.job, "config": index}) for index in range(len(configs))]
-    return [Tried(config, row) for config, row in zip(configs, running.rows(planned, settings), strict=True)]
+    jobs = [{**one.job, "heuristic": True}, *({**one.job, "config": index} for index in range(len(configs)))]
+    plain, *rows = running.rows([dataclasses.replace(one, job=job) for job in jobs], settings)
+    return plain, [Tried(config, row) for config, row in zip(configs, rows, strict=True)]
 
 
 def pareto(tried: Sequence[Tried]) -> list[Tried]:
@@ -109,25 +120,41 @@ def _say(one: Planned, tried: Sequence[Tried], front: Sequence[Tried]) -> None:
     )
 
 
-def keep(one: Planned, winner: Tried) -> None:
-    """Writes the winner among the chip's tuned configurations, marked with its origin: nothing was measured."""
-    path = tops_kernels.workspace_dir() / "tuned" / one.target / f"{one.op}.json"
-    try:
-        kept = files.read_object(path)
-    except files.FileError:
-        kept = {"schema": SCHEMA, "op": one.op, "target": one.target, "entries": {}}
+def keep(one: Planned, plain: Row, tried: Sequence[Tried], folder: Path) -> None:
+    """Writes the fastest among the chip's tuned configurations, marked with its origin: nothing was measured.
+
+    It is written where it is over 2 % faster than what the heuristics choose, and fits the call as they would have it fit; else an
+    older row of the call is taken out. docs/tuning.md has the format.
+    """
+    path = folder / one.target / f"{one.op}.json"
     case = one.case
-    if case is None:
+    if case is None or plain.seconds is None:
         return
-    entries = dict(kept.get("entries", {}))
-    entries[f"{one.contender}|{one.which}|{one.label}"] = {
-        "config": dict(_config(winner.config)),
-        "inputs": {name: [list(spec.shape), spec.dtype] for name, spec in case.inputs().items()},
-        "params": dict(case.params),
-        "origin": ORIGIN,
-        "seconds": winner.row.seconds,
-        "versions": toolchain.versions(targets.target(one.target)),
-        "kernel": tops_kernels.source_digest(one.op, one.contender),
-    }
-    files.write(path, files.dumps({**kept, "entries": entries}))
-    output.complain(f"wrote {path}: {one.which} {one.label}")
+    timed = [(entry.row.seconds, entry) for entry in tried if entry.row.status == "compiled" and entry.row.seconds]
+    for seconds, entry in sorted(timed, key=lambda pair: pair[0]):
+        try:
+            kept = tops_kernels.record_tuned(
+                path,
+                op=one.op,
+                implementation=one.contender,
+                which=one.which,
+                inputs=case.inputs(),
+                params=dict(case.params),
+                chip=one.target,
+                config=entry.config,
+                origin=ORIGIN,
+                seconds=seconds,
+                heuristic_seconds=plain.seconds,
+                toolchain=toolchain.versions(targets.target(one.target)),
+                with_sources=folder == workspace_folder(),  # the package's rows go with its sources
+                vmem_bytes=entry.row.figures.get("vmem_bytes") or 0,
+            )
+        except (OSError, ValueError) as error:
+            raise files.FileError(f"{path}: {error}") from None
+        if kept:
+            gain = plain.seconds / seconds - 1
+            output.complain(f"wrote {path}: {one.which} {one.label}, {gain:.1%} faster than the heuristic's")
+            return
+    output.complain(
+        f"{one.op} {one.which} {one.label} on {one.target}: nothing is over 2 % faster than the heuristic's"
+    )

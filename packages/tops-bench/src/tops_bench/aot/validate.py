@@ -1,14 +1,18 @@
 """tops-bench aot --validate: how good the estimates are, against four things that are not this estimator.
 
 a: XLA's own estimated_cycles of its fusions. b: cycle counts published for small matmuls. c: times a peer measured on real
-TPUs. d: scaling, and the MXU's ideal count.
+TPUs. d: scaling, and the MXU's ideal count. e: times a peer measured of what XLA compiled: this estimate and XLA's, side by side.
 """
 
 import dataclasses
+import functools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import jax.numpy as jnp
 
 import tops_manifest
 from tops_bench import output
@@ -22,8 +26,9 @@ from tops_manifest.workloads import Case, cases
 
 # rows of the left operand -> (cycles on a chip, bundles), bf16 [rows, 128] @ [128, 128]: a published course, see docs/aot.md
 PUBLISHED: Mapping[int, tuple[int, int]] = {16: (176, 45), 128: (211, 78), 1024: (435, 252)}
-_ROWS_A_KERNEL = 18
+_ROWS_A_KERNEL = 20
 _LINEAR = 0.03
+_LARGEST_VMEM = 128 << 20  # bytes: of v5e and v6e
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,14 +58,15 @@ class Fit:
     rank: float  # Spearman's
 
 
-def run(parts: str, targets: Sequence[str], settings: Settings, *, as_json: bool) -> int:
-    """Returns 0, or 1 where something could not be compiled or a limit of (d) is broken. Raises ToolchainError, ValueError."""
-    unknown = set(parts) - set("abcd")
+def run(parts: str, targets: Sequence[str], settings: Settings, *, as_json: bool, ops: Sequence[str] = ()) -> int:
+    """`ops`: those whose scaling is tried (d), and the peer's kernels that are compiled (c); none: all. Returns 0, or 1 where something could not be compiled or a limit of (d) is broken. Raises ToolchainError, ValueError."""
+    unknown = set(parts) - set("abcde")
     if unknown:
-        raise ValueError(f"--validate: got parts {parts!r}; expected some of a, b, c, d")
+        raise ValueError(f"--validate: got parts {parts!r}; expected some of a, b, c, d, e")
+    measured, scaling = (functools.partial(part, ops=tuple(ops)) for part in (_c, _d))
     report: dict[str, Any] = {"versions": toolchain.versions(target("v5e")), "targets": list(targets)}
     failed = 0
-    for part, function in (("a", _a), ("b", _b), ("c", _c), ("d", _d)):
+    for part, function in (("a", _a), ("b", _b), ("c", measured), ("d", scaling), ("e", _e)):
         if part in parts:
             report[part], bad = function(targets, settings, quiet=as_json)
             failed += bad
@@ -143,7 +149,7 @@ def _b(targets: Sequence[str], settings: Settings, *, quiet: bool) -> tuple[Any,
     return lines, failed
 
 
-def _c(targets: Sequence[str], settings: Settings, *, quiet: bool) -> tuple[Any, int]:
+def _c(targets: Sequence[str], settings: Settings, *, quiet: bool, ops: Sequence[str] = ()) -> tuple[Any, int]:
     why = peer.missing()
     if why:
         output.complain(why)
@@ -153,7 +159,9 @@ def _c(targets: Sequence[str], settings: Settings, *, quiet: bool) -> tuple[Any,
     for chip in targets:
         if chip not in peer.FOLDERS:
             continue
-        rows = sample(peer.measured(chip))
+        rows = sample(
+            peer.measured(chip, {name: file for name, file in peer.KERNELS.items() if not ops or name in ops})
+        )
         planned = [
             _plan("peer", row.label, chip, kernel=row.kernel, call=dict(row.call), config=dict(row.config))
             for row in rows
@@ -197,8 +205,50 @@ def _c(targets: Sequence[str], settings: Settings, *, quiet: bool) -> tuple[Any,
     return result, failed
 
 
+def _e(targets: Sequence[str], settings: Settings, *, quiet: bool) -> tuple[Any, int]:
+    """Whole programs of XLA's: nothing is fitted, as two estimates are held against the same times."""
+    why = peer.missing()
+    if why:
+        output.complain(why)
+        return None, 1
+    result: dict[str, Any] = {}
+    failed = 0
+    for chip in targets:
+        rows = sample(peer.measured(chip, peer.XLA_PROGRAMS)) if chip in peer.FOLDERS else []
+        planned = [
+            _plan("peer", row.label, chip, kernel=row.kernel, call=dict(row.call), config=dict(row.config))
+            for row in rows
+        ]
+        pairs: defaultdict[str, list[tuple[Pair, Pair]]] = defaultdict(list)
+        for row, answer in zip(rows, running.answers(planned, settings), strict=True):
+            if "compiled" in answer:
+                both = (answer["compiled"][which] for which in ("seconds", "xla_seconds"))
+                ours, theirs = (Pair(row.kernel, row.label, seconds, row.seconds) for seconds in both)
+                pairs[row.kernel].append((ours, theirs))
+            else:
+                failed += 1
+                output.complain(f"{chip} {row.kernel} {row.label}: {next(iter(answer.values()), 'no answer')}")
+        result[chip] = {kernel: [_both(*two) for two in some] for kernel, some in pairs.items()}
+        if not quiet:
+            for kernel, some in pairs.items():
+                told = []
+                for name, which in (("this", [two[0] for two in some]), ("XLA's", [two[1] for two in some])):
+                    ratios = sorted(pair.ratio for pair in which)
+                    rank = spearman([pair.estimate for pair in which], [pair.truth for pair in which])
+                    told.append(
+                        f"{name} {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), rank {rank:.3f}"
+                    )
+                output.say(f"(e) {chip} {kernel}, {len(some)} rows, estimate / measured: {'; '.join(told)}")
+    return result, failed
+
+
+def _both(ours: Pair, theirs: Pair) -> dict[str, Any]:
+    row = {"row": ours.label, "measured": ours.truth, "estimate": ours.estimate, "xla": theirs.estimate}
+    return row | {"ratio": ours.ratio, "xla_ratio": theirs.ratio}
+
+
 def sample(rows: Iterable[peer.Measured]) -> list[peer.Measured]:
-    """Up to 18 a kernel, spread over the data file's whole range of times: the same ones on each run."""
+    """Up to 20 a kernel, spread over the data file's whole range of times: the same ones on each run."""
     by_kernel: defaultdict[str, list[peer.Measured]] = defaultdict(list)
     for row in rows:
         by_kernel[row.kernel].append(row)
@@ -241,13 +291,13 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
 
 
-def _d(targets: Sequence[str], settings: Settings, *, quiet: bool) -> tuple[Any, int]:
+def _d(targets: Sequence[str], settings: Settings, *, quiet: bool, ops: Sequence[str] = ()) -> tuple[Any, int]:
     """Each op's first bfloat16 row at once and twice its length, by its kernel; and no estimate under the MXU's ideal."""
     planned = [
         dataclasses.replace(_of_case(case, which, chip), label=f"{case.label} x{factor}")
         for chip in targets
         for op in tops_manifest.ops()
-        if op.status == "implemented"
+        if op.status == "implemented" and (not ops or op.name in ops)
         for which in ("fwd", "vjp")
         for case, factor in _doubled(op.name, which)
     ]
@@ -286,18 +336,38 @@ def _of_case(case: Case, which: Pass, chip: str) -> Planned:
 
 
 def _doubled(op: str, which: Pass) -> list[tuple[Case, int]]:
+    """The op's first bfloat16 row, made longer until no result of it fits in any chip's VMEM, and twice that.
+
+    XLA keeps a result that fits there for what comes next: add_rms_norm's two equal gradients are then written twice, where those
+    of a longer row are written, read and written. Both lengths must be on one side of this step for the growth to say anything.
+    """
     found = [
         case for case in cases(op, which) if "bfloat16" in case.dtypes.values() and "pallas_tpu" in case.op.kernel_map
     ]
     if not found:
         return []
-    case = found[0]
-    name = max((name for name in case.dims if name in case.op.shard_free), key=lambda name: _size(case.dims[name]))
+    first = found[0]
+    name = max((name for name in first.dims if name in first.op.shard_free), key=lambda name: _size(first.dims[name]))
+    factor = 1
+    while _largest_bytes(_longer(first, name, factor), which) < _LARGEST_VMEM:
+        factor *= 2
+    return [(_longer(first, name, factor), 1), (_longer(first, name, 2 * factor), 2)]
+
+
+def _longer(case: Case, name: str, factor: int) -> Case:
     size = case.dims[name]
     longer = (
-        tuple(value * 2 if value == max(size) else value for value in size) if isinstance(size, tuple) else size * 2
+        tuple(value * factor if value == max(size) else value for value in size)
+        if isinstance(size, tuple)
+        else size * factor
     )
-    return [(case, 1), (dataclasses.replace(case, dims={**case.dims, name: longer}), 2)]
+    return dataclasses.replace(case, dims={**case.dims, name: longer})
+
+
+def _largest_bytes(case: Case, which: Pass) -> int:
+    """Of the arrays that the pass writes: outputs, or gradients, which are as large as inputs."""
+    specs = case.inputs() if which == "vjp" else case.outputs()
+    return max(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize for spec in specs.values())
 
 
 def _size(size: int | tuple[int, ...]) -> int:

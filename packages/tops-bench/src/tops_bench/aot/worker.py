@@ -9,8 +9,11 @@ libtpu reads its flags once and keeps one dump folder a process: FOLDER, emptied
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +47,9 @@ def answer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 from tops_bench.aot import cuda
 
                 return {"compiled": cuda.compile_cuda(subject.function, subject.avals, target, folder)}
-            compiled = compiling.compile_tpu(subject.function, subject.avals, {}, target, folder, subject.known)
+            compiled = compiling.compile_tpu(
+                subject.function, subject.avals, {}, target, folder, subject.known, subject.donated
+            )
         result: dict[str, Any] = {"compiled": dataclasses.asdict(compiled)}
         if job.get("explain") and compiled.kernels:
             result |= _explanation(compiled, target, folder)
@@ -82,6 +87,17 @@ def _source_line(error: BaseException, text: str) -> str:
     return f"{Path(found[-1].filename).name}:{found[-1].lineno}" if found else ""
 
 
+def end_with(parent: int, seconds: float = 2.0) -> None:
+    """Ends this process soon after its parent has: a killed command leaves no compiler behind that fills memory and disk."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(seconds)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def serve(source: TextIO, sink: TextIO, folder: Path) -> None:
     for line in source:
         job = json.loads(line)
@@ -91,6 +107,7 @@ def serve(source: TextIO, sink: TextIO, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with(os.getppid())
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # a stray print is no answer
         serve(sys.stdin, answers, Path(sys.argv[1]))

@@ -1,14 +1,16 @@
 """tops-bench run: times ops against their baselines on this machine."""
 
 import argparse
+import contextlib
 import os
 from pathlib import Path
 from typing import get_args
 
+import tops_kernels
 import tops_manifest
 from tops_bench import output, records, roofline, running
 from tops_bench.commands import Subparsers, UsageError, parser
-from tops_bench.timing import FULL, QUICK, Effort, Method
+from tops_bench.timing import FULL, QUICK, Effort, Method, compiled_within
 from tops_manifest.model import PASSES
 
 
@@ -23,6 +25,11 @@ def add_parser(subparsers: Subparsers) -> None:
     added.add_argument("--pass", dest="which", choices=(*PASSES, "both"), default="both", help="default: both")
     added.add_argument("--workload", metavar="NAME", help="one row of the manifest, by name or with its dtypes")
     added.add_argument("--quick", action="store_true", help="smaller rows, fewer and shorter samples")
+    added.add_argument(
+        "--cache",
+        action="store_true",
+        help="take compiled programs from the workspace and keep them there (compile times are then of finding them)",
+    )
     added.add_argument("--rounds", type=int, metavar="N", help=f"samples a contender (default: {FULL.rounds})")
     added.add_argument("--method", choices=get_args(Method), help="insist on one (default: the best that works here)")
     added.add_argument(
@@ -47,7 +54,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"nothing to run: no row {args.workload or ''!r} with pass {args.which}; rows: {names}")
     if args.json not in (None, "-"):
         _writable(Path(args.json))
-    with output.progress("bench", len(wanted)) as (started, finished):
+    with (
+        compiled_within(tops_kernels.compile_cache if args.cache else contextlib.nullcontext),
+        output.progress("bench", len(wanted)) as (started, finished),
+    ):
         ceilings = roofline.ceilings(progress=started)
         record = running.run(
             wanted, ceilings, effort=effort, quick=args.quick, method=args.method, started=started, finished=finished

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import jax
 from jax import lax
 
+from tops_kernels.runtime.blocklist import blocked_where_traced
+
 Implementation: TypeAlias = Callable[..., Any]
 
 # kernel_map key -> the platforms, as lowering names them, that it has code for. "xla" has code for all.
@@ -44,8 +46,16 @@ def dispatch(
             )
         return xla(*arrays)
     if backend is None:
-        kernels = {name: run for key, run in implementations.items() if key != "xla" for name in PLATFORMS[key]}
+        kernels = {
+            name: run
+            for key, run in implementations.items()
+            if key != "xla" and not blocked_where_traced(op, key)
+            for name in PLATFORMS[key]
+        }
         return lax.platform_dependent(*arrays, default=xla, **kernels) if kernels else xla(*arrays)
+    row = blocked_where_traced(op, backend, insisted=True)
+    if row is not None:
+        raise ValueError(f'{op}: backend={backend!r} is on the blocklist: {row}. Use backend=None or "xla"')
     platforms = PLATFORMS[backend]
 
     from tops_kernels.runtime.refusal import refusal  # lazily: jax.extend brings a part of Pallas, 30 ms

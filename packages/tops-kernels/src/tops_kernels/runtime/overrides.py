@@ -2,7 +2,11 @@
 
 import contextlib
 import contextvars
-from collections.abc import Hashable, Iterator, Mapping
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
 
 # (op, pass) -> configuration. A context variable: threads and tasks do not see each other's.
 _CURRENT: contextvars.ContextVar[tuple[tuple[str, str, Hashable], ...]] = contextvars.ContextVar(
@@ -18,7 +22,7 @@ def current(op: str) -> Override:
     return tuple((which, config) for name, which, config in entries if name == op) if entries else ()
 
 
-def chosen(op: str, override: Override, which: str, kinds: Mapping[str, type]) -> Mapping[str, Hashable | None]:
+def chosen(op: str, override: Override, which: str, kinds: Mapping[str, type[Any]]) -> Mapping[str, Hashable | None]:
     """The configuration asked for one pass, by the implementation whose kind it is; None leaves one to its heuristic.
 
     Args:
@@ -38,14 +42,31 @@ def chosen(op: str, override: Override, which: str, kinds: Mapping[str, type]) -
 def use_config(op: str, which: str, config: Hashable) -> Iterator[None]:
     """Within the block, `op` runs `which` ("fwd" or "vjp") with `config` in the kernel whose configuration it is.
 
+    A function that was jitted before is traced again in the block.
+
     Args:
       op: an op's name.
       which: "fwd" or "vjp".
       config: what `tops_kernels.configurations` gave for the same op and pass.
     """
-    kept = tuple(entry for entry in _CURRENT.get() if entry[:2] != (op, which))
-    token = _CURRENT.set((*kept, (op, which, config)))
-    try:
+    with entered(((op, which, config),)):
         yield
+
+
+@contextlib.contextmanager
+def entered(entries: Sequence[tuple[str, str, Hashable]]) -> Iterator[None]:
+    """Within the block, (op, what, value) entries hold, each in place of an outer one of the same op and what."""
+    asked = {entry[:2] for entry in entries}
+    now = (*(entry for entry in _CURRENT.get() if entry[:2] not in asked), *entries)
+    token = _CURRENT.set(now)
+    try:
+        with _seen_by_jit()(now):
+            yield
     finally:
         _CURRENT.reset(token)
+
+
+@functools.cache
+def _seen_by_jit() -> Any:
+    """Our static argument tells calls of an op apart. A caller's own jitted function around them has no such argument: this does."""
+    return jax.make_user_context(())  # type: ignore[no-untyped-call]  # jax has no types for it

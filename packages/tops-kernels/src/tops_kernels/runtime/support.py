@@ -3,10 +3,12 @@
 import dataclasses
 
 import tops_manifest
+from tops_kernels.runtime import chip
+from tops_kernels.runtime.blocklist import blocked
 from tops_kernels.runtime.dispatch import PLATFORMS
 
-TPU_TARGETS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
-GPU_TARGETS = ("sm_80", "sm_90", "sm_100")
+TPU_TARGETS = chip.TPU_TARGETS
+GPU_TARGETS = chip.GPU_TARGETS
 # A target's platform, as jax names it at lowering. "gpu" is how people and jax.devices() say cuda.
 _PLATFORM = (
     {"cpu": "cpu", "tpu": "tpu", "cuda": "cuda", "gpu": "cuda", "rocm": "rocm"}
@@ -52,4 +54,11 @@ def support(op: str, backend: str, target: str) -> Support:
             f"{backend} is code for {' or '.join(PLATFORMS[backend])}, and {target} is {platform}; "
             "pass interpret=True to run the kernel in the interpreter",
         )
+    row = (
+        None
+        if backend == "xla"
+        else blocked(op, backend, target if target in (*TPU_TARGETS, *GPU_TARGETS) else platform)
+    )
+    if row is not None:
+        return Support(False, f"on the blocklist: {row}")
     return Support(True, "")

@@ -164,3 +164,12 @@ VARIABLES = (
     TUNED,
     TRACE,
 )
+
+# Not ours: they go to the compilers as they are. Noted in dumps and reports, since they change the code that is made.
+XLA_FLAGS = Variable("XLA_FLAGS", "", "XLA's own flags", "as XLA reads them", str)
+LIBTPU_INIT_ARGS = Variable("LIBTPU_INIT_ARGS", "", "libtpu's own flags", "as libtpu reads them", str)
+
+
+def compiler_flags() -> dict[str, str]:
+    """The compilers' flags that are set, by name."""
+    return {one.name: one.text() for one in (XLA_FLAGS, LIBTPU_INIT_ARGS) if one.source() != "default"}

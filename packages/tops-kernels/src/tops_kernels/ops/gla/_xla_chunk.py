@@ -104,8 +104,24 @@ def next_state(k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> ja
     return whole[..., None] * state + added
 
 
+def state_before(q: jax.Array, g: jax.Array, do: jax.Array, dstate: jax.Array) -> jax.Array:
+    """The last of `backward` alone."""
+    a = jnp.exp(g)
+    qd, total = q * a[:, None], a
+    while total.shape[-2] > 1:
+        qd, _, total = _onward(qd, a, total)
+    return total[:, 0, :, None] * dstate + _dot("ngck,ngcv->nkv", qd, do)
+
+
 def backward(
-    q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array, do: jax.Array, dstate: jax.Array
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    do: jax.Array,
+    state: jax.Array,
+    after: jax.Array,  # not wanted here
+    dstate: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """state: before the chunk; dstate: of the state after it -> gradients of q, k, v, g and of the state before.
 

@@ -22,6 +22,16 @@ class GlaTpuConfig:
         if self.block_h < 1 or (self.in_place and self.block_h != _HEADS_IN_PLACE):
             raise ValueError(f"gla: block_h is {self.block_h}; expected at least 1, and {_HEADS_IN_PLACE} in place")
 
+    def misfit(self, which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+        """Why this must not be used for a call; "" where it may. Arguments as `search_space` has them, which holds what may."""
+        space = search_space(which, inputs, params)
+        if self not in space:
+            return "it is not in the search space of this call"
+        state = 4 * _round_up(inputs["k"].shape[3]) * _round_up(inputs["v"].shape[3])
+        if self != space[0] and self.block_h > 1 and 6 * self.block_h * state > _STATE_BYTES:
+            return f"the states of {self.block_h} heads take {6 * self.block_h * state} bytes; there is room for {_STATE_BYTES}"
+        return ""
+
 
 def default_config(*, hq: int, h: int, k: int, v: int, itemsize: int, which: str = "fwd") -> GlaTpuConfig:
     """hq query heads, h key/value heads, widths k and v, itemsize of q, k, v in bytes, `which` "fwd" or "vjp"."""

@@ -13,11 +13,13 @@ from tops_kernels.ops.gla.config import GlaTpuConfig
 from tops_kernels.runtime.arguments import check, check_backend
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
-from tops_kernels.runtime.manual import alike
-from tops_kernels.runtime.overrides import Override, chosen
+from tops_kernels.runtime.manual import alike, check_axis
+from tops_kernels.runtime.overrides import Override
 from tops_kernels.runtime.residuals import named
+from tops_kernels.runtime.signature import Signature, signature
+from tops_kernels.runtime.tuned import Config, configured
 
-CONFIGS = {"pallas_tpu": GlaTpuConfig}
+CONFIGS: dict[str, type[Config]] = {"pallas_tpu": GlaTpuConfig}
 
 
 def gla(
@@ -30,6 +32,7 @@ def gla(
     *,
     scale: float | None = None,
     reverse: bool = False,
+    axis_name: str | None = None,
     backend: str | None = None,
     interpret: Any = False,
 ) -> tuple[jax.Array, jax.Array]:
@@ -51,16 +54,19 @@ def gla(
         they hold. One compilation serves all contents. The values are not checked; they are clipped to 0..T.
       scale: of q; None means K ** -0.5. Static.
       reverse: time runs from the last step to the first, of each sequence. Static.
+      axis_name: sequence parallelism inside jax.shard_map: T is split over this mesh axis in its order, shard after shard. q, k, v, g and o are
+        the shard's rows; initial_state, final_state and cu_seqlens (boundaries in the whole of T) are whole, the same on every shard. Values
+        and gradients are those of one device, with one exchange of states and decays a pass. Static.
       backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
       interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
     Returns: (o [B, T, HQ, V] in q's dtype, final_state float32 like initial_state: the state after the last step in the order of time; an
       empty sequence's is its initial state). Always both.
-    Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
+    Raises: ValueError or TypeError naming the argument that breaks the contract, or an axis_name that no shard_map binds; ValueError, when the call is lowered, for a
       `backend` that has no kernel for the platform.
     Differentiable in q, k, v, g and initial_state (reverse mode), for cotangents of both outputs; gradients come in their dtypes. Nothing
     but the inputs is kept: states are computed again, one a chunk.
     """
-    params = {"scale": scale, "reverse": reverse}
+    params = {"scale": scale, "reverse": reverse, "axis_name": axis_name}
     arrays = {"q": q, "k": k, "v": v, "g": g, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
     return call(_gla, "gla", arrays, params, backend, interpret)  # type: ignore[no-any-return]  # jit loses the type
 
@@ -74,17 +80,20 @@ class _Static:
     backend: str | None
     interpret: Any
     override: Override
+    signature: Signature | None
 
     def dispatch(self, which: str, name: str, *arrays: Any) -> Any:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
         values = {"scale": self.scale, "reverse": self.reverse}
-        configs = chosen("gla", self.override, which, CONFIGS)
+        config = configured("gla", self.signature, self.override, which, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.gla import pallas_tpu  # Pallas takes longer to import than all of this package
 
             run = getattr(pallas_tpu, name)
-            return run(*arrays, **values, config=configs["pallas_tpu"], interpret=self.interpret)
+            # Where jax_enable_x64 is on, the indices of loops and the numbers in a kernel would have 64 bits, and Mosaic takes none.
+            with jax.enable_x64(False):
+                return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),
@@ -93,7 +102,7 @@ class _Static:
         return dispatch("gla", self.backend, self.interpret, implementations, *arrays)
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "reverse", "backend", "interpret", "override"))
+@functools.partial(jax.jit, static_argnames=("scale", "reverse", "axis_name", "backend", "interpret", "override"))
 def _gla(
     q: Any,
     k: Any,
@@ -104,18 +113,26 @@ def _gla(
     *,
     scale: float | None,
     reverse: bool,
+    axis_name: str | None,
     backend: str | None,
     interpret: Any,
     override: Override,
 ) -> Any:
     check_backend("gla", backend, interpret)
     arrays = {"q": q, "k": k, "v": v, "g": g, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
-    bound = check("gla", arrays, {"scale": scale, "reverse": reverse})
+    bound = check("gla", arrays, {"scale": scale, "reverse": reverse, "axis_name": axis_name})
     if k.shape[0] == 0:  # no batch: nothing to attend to
         outputs = bound.outputs()
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs.values())
-    static = _Static(float(str(bound.params["scale"])), bool(reverse), backend, interpret, override)
-    return _attend(static, *alike(*arrays.values()))
+    factor = float(str(bound.params["scale"]))
+    static = _Static(factor, bool(reverse), backend, interpret, override, signature(bound, arrays))
+    if axis_name is None:
+        return _attend(static, *alike(*arrays.values()))
+
+    from tops_kernels.ops.gla import sequence  # few calls need it
+
+    check_axis("gla", axis_name, {"initial_state": initial_state, "cu_seqlens": cu_seqlens})
+    return sequence.attend(_Shard(static, axis_name), (q, k, v, g), initial_state, cu_seqlens)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -165,3 +182,53 @@ def _none_of(integers: jax.Array | None) -> Any:
 
 
 _attend_grad.defvjp(_attend_grad_fwd, _attend_grad_bwd)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _edge(static: _Static, which: str, name: str, *arrays: Any) -> Any:
+    """`gla_end` or `gla_start`: the state at an edge of a shard, or its gradient. Its derivative is that of its XLA form."""
+    return static.dispatch(which, name, *arrays)
+
+
+def _edge_fwd(static: _Static, which: str, name: str, *arrays: Any) -> Any:
+    return _edge(static, which, name, *arrays), arrays
+
+
+def _edge_bwd(static: _Static, which: str, name: str, arrays: Any, cotangent: Any) -> Any:
+    form: Any = xla.gla_end if name == "gla_end" else xla.gla_start
+    plain = functools.partial(form, scale=static.scale, reverse=static.reverse)
+    return jax.vjp(plain, *arrays)[1](cotangent)
+
+
+_edge.defvjp(_edge_fwd, _edge_bwd)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shard:
+    """gla on one shard's rows: the `sequence.Recurrence` of this op."""
+
+    static: _Static
+    axis_name: str
+    name = "gla"
+    inputs = ("q", "k", "v", "g")
+
+    @property
+    def reverse(self) -> bool:
+        return self.static.reverse
+
+    def forward(self, floats: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+        return _attend(self.static, *alike(*floats, initial_state, cu_seqlens))
+
+    def backward(self, floats: Any, initial_state: Any, cu_seqlens: Any, do: Any, dfinal: Any) -> Any:
+        return _attend_grad(self.static, *alike(*floats, initial_state, cu_seqlens, do, dfinal))
+
+    def gates(self, floats: Any) -> Any:
+        return floats[3]
+
+    def end(self, floats: Any, state: Any, rows: Any) -> Any:
+        _, k, v, g = floats
+        return _edge(self.static, "fwd", "gla_end", *alike(k, v, g, state, rows))
+
+    def start(self, floats: Any, do: Any, dstate: Any, rows: Any) -> Any:
+        q, _, v, g = floats
+        return _edge(self.static, "vjp", "gla_start", *alike(q, v, g, do, dstate, rows))

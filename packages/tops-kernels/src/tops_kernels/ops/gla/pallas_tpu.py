@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from tops_kernels.ops.gla import _pallas_tpu_bwd as bwd
+from tops_kernels.ops.gla import _pallas_tpu_edges as edges
 from tops_kernels.ops.gla import _pallas_tpu_fwd as fwd
 from tops_kernels.ops.gla._pallas_tpu_blocks import Call
 from tops_kernels.ops.gla._pallas_tpu_decay import LANES
@@ -81,6 +82,54 @@ def gla_bwd(
     if initial_state is None:
         return dq, dk, dv, dg.astype(g.dtype), None
     return dq, dk, dv, dg.astype(g.dtype), dh0[:, :, : k.shape[3], : v.shape[3]].astype(initial_state.dtype)
+
+
+def gla_end(
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    initial_state: jax.Array | None,
+    rows: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+    config: Any,
+    interpret: Any,
+) -> jax.Array:
+    """Arguments of `gla_fwd`; rows [2] int32: the first that takes part and the one after the last, None: all; B = 1 where given
+    -> final_state [B, H, K, V] alone."""
+    call = _call(k, k, v, rows, scale, reverse, config, interpret, "fwd")
+    table = None if rows is None else visits(rows, call.t, call.plan)  # one packed sequence
+    h0 = None if initial_state is None else pad_lanes(initial_state.astype(jnp.float32), (2, 3))
+    final = edges.end(*_arranged(k, v, g, call), h0, table, call=call, interpret=interpret)
+    return final[:, :, : k.shape[3], : v.shape[3]]
+
+
+def gla_start(
+    q: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    do: jax.Array,
+    dfinal: jax.Array,
+    rows: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+    config: Any,
+    interpret: Any,
+) -> jax.Array:
+    """Arguments of `gla_bwd`, rows as for `gla_end` -> the gradient of initial_state [B, H, K, V] alone."""
+    call = _call(q, g, v, rows, scale, reverse, config, interpret, "vjp")
+    dstate = edges.start(
+        call.layout.arrange(q),
+        call.layout.arrange(g.astype(jnp.float32)),
+        call.layout.arrange(do.astype(q.dtype)),
+        pad_lanes(dfinal.astype(jnp.float32), (2, 3)),
+        None if rows is None else visits(rows, call.t, call.plan),
+        call=call,
+        interpret=interpret,
+    )
+    return dstate[:, :, : q.shape[3], : v.shape[3]]
 
 
 def _arranged(k: jax.Array, v: jax.Array, g: jax.Array, call: Call) -> tuple[jax.Array, jax.Array, jax.Array]:

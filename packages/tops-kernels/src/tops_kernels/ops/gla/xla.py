@@ -1,9 +1,13 @@
-"""gla in plain JAX: a scan over chunks of 64 steps, the state carried along, and one of two exact forms a chunk.
+"""gla in plain JAX: heads a few at a time (on a CPU; elsewhere all), chunk after chunk of 64 steps, the state carried along, one of two exact forms a chunk.
 
 A chunk whose gates are weak takes `_xla_narrow`, any other `_xla_chunk`; a `lax.cond` on the chunk's own gates decides. Nothing of size
-T * K * V is kept: the backward pass keeps the state before each chunk, a 64th of that.
+T * K * V is kept: the backward pass keeps the state before each chunk, a 64th of that, for the heads at hand.
+
+On a CPU what binds is memory, not products. So each step cuts its rows out of the arrays as they lie, and turns them to [heads, C, width] in
+the cache: no operand is arranged as a whole beforehand (docs/kernels/gla.md has the figures).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +17,17 @@ from jax import lax
 
 from tops_kernels.ops.gla import _xla_chunk as exact
 from tops_kernels.ops.gla import _xla_narrow as narrow
-from tops_kernels.ops.gla.visits import Visits, visits
+from tops_kernels.ops.gla._xla_layout import HEADS_ON_CPU, Layout, Step
 
-CHUNK = 64
+
+def _by_platform(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    """function(*arrays, **static, heads=..) with the heads of a step that suit the platform lowered for. The second of arrays is
+    [B, T, H, W]."""
+    b, _, h, _ = arrays[1].shape
+    if not isinstance(b * h, int) or b * h <= HEADS_ON_CPU:  # a symbolic size, or the same either way
+        return function(*arrays, **static, heads=None)
+    on_cpu = functools.partial(function, **static, heads=HEADS_ON_CPU)
+    return lax.platform_dependent(*arrays, cpu=on_cpu, default=functools.partial(function, **static, heads=None))
 
 
 def gla_fwd(
@@ -31,26 +43,50 @@ def gla_fwd(
 ) -> tuple[jax.Array, jax.Array]:
     """q [B, T, HQ, K], k, g [B, T, H, K], v [B, T, H, V], initial_state [B or N, H, K, V] or None, cu_seqlens [N + 1] or None
     -> o [B, T, HQ, V] in v's dtype, final_state like initial_state, float32."""
-    call = _Call(q, k, v, cu_seqlens, reverse)
-    arrays = call.queries(q, scale), call.keys(k), call.keys(v), call.keys(g)
-    state = call.states(initial_state)
-    if call.visits is None:
-        final, o = lax.scan(lambda s, xs: _swapped(*_forward(*xs, s)), state, arrays)
-        return call.rows(o, v.dtype), call.as_given(final)
+    return _by_platform(_gla_fwd, q, k, v, g, initial_state, cu_seqlens, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
 
-    def visit(carry: tuple[jax.Array, jax.Array, jax.Array], at: Visits) -> tuple[Any, None]:
-        current, finals, out = carry
-        current = jnp.where(at.first, _pick(state, at.sequence), current)
-        inside = call.inside(at)
-        xs = [_kept(_pick(x, at.chunk), inside) for x in arrays]
-        o, current = _forward(*xs, current)
-        out = _put(out, at.chunk, jnp.where(inside, o, _pick(out, at.chunk)))
-        finals = _put(finals, at.sequence, jnp.where(at.last, current, _pick(finals, at.sequence)))
-        return (current, finals, out), None
 
-    empty = jnp.zeros((*arrays[0].shape[:-1], v.shape[-1]), jnp.float32)
-    (_, finals, out), _ = lax.scan(visit, (state[0], jnp.zeros_like(state), empty), call.visits)
-    return call.rows(out, v.dtype), call.as_given(finals)
+def _gla_fwd(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    initial_state: jax.Array | None,
+    cu_seqlens: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+    heads: int | None,
+) -> tuple[jax.Array, jax.Array]:
+    call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
+    arrays = tuple(call.arranged(x) for x in (q, k, v, g))
+    states = call.states(initial_state)
+
+    def group(out: jax.Array, head: jax.Array) -> tuple[jax.Array, jax.Array]:
+        initial = call.of_heads(states, head)
+
+        def step(carry: Any, at: Step) -> tuple[Any, None]:
+            current, finals, out = carry
+            current = _entered(initial, current, at)
+
+            def forward(form: Any) -> Any:
+                q, *others = arrays
+                q = call.cut_queries(q, head, at) * scale
+                return form.forward(q, *(call.cut(x, head, at) for x in others), current)
+
+            o, current = _choose(forward, call, arrays[3], head, at)
+            return (
+                current,
+                _gathered(finals, current, at, at.visit and at.visit.last),
+                call.put(out, o, head, at),
+            ), None
+
+        (current, finals, out), _ = lax.scan(step, (*call.start(initial), out), call.steps)
+        return out, current if finals is None else finals
+
+    empty = lax.full_like(v, 0, shape=(*arrays[0].shape[:-1], v.shape[-1]))
+    out, finals = lax.scan(group, empty, call.heads)
+    return call.rows(out), call.as_given(finals)
 
 
 def gla_bwd(
@@ -68,147 +104,183 @@ def gla_bwd(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """The arguments of `gla_fwd`, do and dfinal the cotangents of its outputs -> gradients of q, k, v, g and initial_state (None where
     that is None), in their dtypes."""
-    call = _Call(q, k, v, cu_seqlens, reverse)
-    arrays = call.queries(q, scale), call.keys(k), call.keys(v), call.keys(g)
-    cotangent = call.queries(do, 1.0)
-    state, dstate = call.states(initial_state), call.states(dfinal)
-    if call.visits is None:
-        _, before = lax.scan(lambda s, xs: (_next_state(*xs, s), s), state, arrays[1:])
-
-        def step(ds: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-            *grads, ds = _backward(*xs, ds)
-            return ds, tuple(grads)
-
-        dstate, found = lax.scan(step, dstate, (*arrays, before, cotangent), reverse=True)
-    else:
-        dstate, found = _packed_backward(call, arrays, state, cotangent, dstate)
-    dq, dk, dv, dg = found
-    dinitial = None if initial_state is None else call.as_given(dstate).astype(initial_state.dtype)
-    return (
-        call.rows(dq * scale, q.dtype), call.rows(dk[:, :, None], k.dtype), call.rows(dv[:, :, None], v.dtype),
-        call.rows(dg[:, :, None], g.dtype), dinitial,
-    )  # fmt: skip
+    return _by_platform(_gla_bwd, q, k, v, g, initial_state, cu_seqlens, do, dfinal, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
 
 
-def _packed_backward(
-    call: "_Call", arrays: tuple[jax.Array, ...], state: jax.Array, cotangent: jax.Array, dstate: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    def inputs(at: Visits) -> tuple[jax.Array, list[jax.Array]]:
-        inside = call.inside(at)
-        return inside, [_kept(_pick(x, at.chunk), inside) for x in (*arrays, cotangent)]
+def _gla_bwd(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    initial_state: jax.Array | None,
+    cu_seqlens: jax.Array | None,
+    do: jax.Array,
+    dfinal: jax.Array,
+    *,
+    scale: float,
+    reverse: bool,
+    heads: int | None,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
+    arrays = tuple(call.arranged(x) for x in (q, k, v, g, do))
+    states, dfinals = call.states(initial_state), call.states(dfinal)
 
-    def onward(current: jax.Array, at: Visits) -> tuple[jax.Array, jax.Array]:
-        current = jnp.where(at.first, _pick(state, at.sequence), current)
-        _, (_, *xs, _) = inputs(at)
-        return _next_state(*xs, current), current
+    def group(outs: tuple[jax.Array, ...], head: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        initial, dlast = call.of_heads(states, head), call.of_heads(dfinals, head)
 
-    _, before = lax.scan(onward, state[0], call.visits)
+        def onward(left: jax.Array, at: Step) -> tuple[jax.Array, jax.Array]:
+            before = _entered(initial, left, at)
 
-    def step(carry: Any, xs: Any) -> tuple[Any, None]:
-        ds, dinitial, out = carry
-        at, kept = xs
-        ds = jnp.where(at.last, _pick(dstate, at.sequence), ds)
-        inside, (q, k, v, g, do) = inputs(at)
-        *grads, ds = _backward(q, k, v, g, kept, do, ds)
-        out = tuple(
-            _put(total, at.chunk, jnp.where(inside if x.ndim == 4 else inside[0], x, _pick(total, at.chunk)))
-            for total, x in zip(out, grads, strict=True)
-        )
-        dinitial = _put(dinitial, at.sequence, jnp.where(at.first, ds, _pick(dinitial, at.sequence)))
-        return (ds, dinitial, out), None
+            def next_state(form: Any) -> Any:
+                return form.next_state(*(call.cut(x, head, at) for x in arrays[1:4]), before)
 
-    start = jnp.zeros_like(dstate[0]), jnp.zeros_like(dstate), tuple(jnp.zeros_like(x) for x in arrays)
-    (_, dinitial, out), _ = lax.scan(step, start, (call.visits, before), reverse=True)
-    return dinitial, out
+            return _choose(next_state, call, arrays[3], head, at), left
 
+        # What each visit finds is what the one before left, or its sequence's initial state: `found` serves both ways.
+        final, found = lax.scan(onward, call.start(initial)[0], call.steps)
 
-class _Call:
-    """How a call's arrays lie, chunk by chunk: [chunks, N, .., C, width] float32 with N = B * H, in the order of processing."""
+        def step(carry: Any, xs: tuple[Step, jax.Array]) -> tuple[Any, None]:
+            dstate, after, dinitials, outs = carry
+            at, left = xs
+            dstate = dstate if at.visit is None else jnp.where(at.visit.last, dlast[at.visit.sequence], dstate)
 
-    def __init__(self, q: jax.Array, k: jax.Array, v: jax.Array, cu_seqlens: jax.Array | None, reverse: bool) -> None:
-        self.b, self.t, self.h = k.shape[:3]
-        self.group = q.shape[2] // self.h
-        self.size = min(CHUNK, 1 << max(self.t - 1, 0).bit_length())
-        self.reverse = reverse
-        self.sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        self.key_width, self.value_width = k.shape[3], v.shape[3]
-        # Reversed, sequence n has the rows T - cu[n + 1] .. T - cu[n]: the boundaries turn over with the rows, and the sequences too.
-        turned = self.t - cu_seqlens[::-1] if cu_seqlens is not None and reverse else cu_seqlens
-        self.visits = None if turned is None else visits(turned, self.t, self.size)
+            def backward(form: Any) -> Any:
+                q, *others, do = arrays
+                q, do = call.cut_queries(q, head, at) * scale, call.cut_queries(do, head, at)
+                others = [call.cut(x, head, at) for x in others]
+                dq, *grads = form.backward(q, *others, do, _entered(initial, left, at), after, dstate)
+                return dq * scale, *grads
 
-    def keys(self, x: jax.Array) -> jax.Array:
-        """[B, T, H, W] -> [chunks, N, C, W]."""
-        x = jnp.flip(x, 1) if self.reverse else x
-        x = jnp.pad(
-            x.astype(jnp.float32), ((0, 0), (0, -self.t % self.size), (0, 0), (0, 0))
-        )  # no key, no value, no decay
-        x = x.reshape(self.b, -1, self.size, *x.shape[2:]).transpose(1, 0, 3, 2, 4)
-        return x.reshape(x.shape[0], -1, *x.shape[3:])
+            *grads, dstate = _choose(backward, call, arrays[3], head, at)
+            outs = tuple(call.put(out, x, head, at) for out, x in zip(outs, grads, strict=True))
+            return (dstate, left, _gathered(dinitials, dstate, at, at.visit and at.visit.first), outs), None
 
-    def queries(self, x: jax.Array, scale: float) -> jax.Array:
-        """[B, T, HQ, W] -> [chunks, N, G, C, W], times scale."""
-        x = self.keys(x)
-        return (x * scale).reshape(x.shape[0], -1, self.group, *x.shape[2:])
+        dstate, dinitials = call.start(dlast)
+        carry = dstate, final, dinitials, outs
+        (dstate, _, dinitials, outs), _ = lax.scan(step, carry, (call.steps, found), reverse=True)
+        return outs, dstate if dinitials is None else dinitials
 
-    def rows(self, x: jax.Array, dtype: Any) -> jax.Array:
-        """[chunks, N, G, C, W] -> [B, T, HQ or H, W]."""
-        x = x.reshape(x.shape[0], self.b, -1, *x.shape[3:]).transpose(1, 0, 3, 2, 4)
-        x = x.reshape(self.b, -1, *x.shape[3:])[:, : self.t].astype(dtype)
-        return jnp.flip(x, 1) if self.reverse else x
-
-    def states(self, x: jax.Array | None) -> jax.Array:
-        """[B or N, H, K, V] or None -> [B * H, K, V]; packed [N, H, K, V]."""
-        count = self.b if self.sequences is None else self.sequences
-        shape = (count, self.h, self.key_width, self.value_width)
-        x = jnp.zeros(shape, jnp.float32) if x is None else x.astype(jnp.float32)
-        if self.sequences is None:
-            return x.reshape(-1, *shape[2:])
-        return x[::-1] if self.reverse else x
-
-    def as_given(self, x: jax.Array) -> jax.Array:
-        """The inverse of `states`."""
-        if self.sequences is None:
-            return x.reshape(self.b, self.h, self.key_width, self.value_width)
-        return x[::-1] if self.reverse else x
-
-    def inside(self, at: Visits) -> jax.Array:
-        """[1, 1, C, 1] bool: the rows of a visit."""
-        row = jnp.arange(self.size)[None, None, :, None]
-        return (row >= at.start) & (row < at.stop)
+    # Packed, rows that no step visits stay 0. Otherwise every row is written, and what was there is of no account: XLA:CPU would copy one
+    # constant for each array that begins with it, and makes different ones in place.
+    empty = tuple(
+        lax.full_like(like, 0 if cu_seqlens is not None else i, shape=x.shape)
+        for i, (x, like) in enumerate(zip(arrays[:4], (q, k, v, g), strict=True))
+    )
+    outs, dstates = lax.scan(group, empty, call.heads)
+    dinitial = None if initial_state is None else call.as_given(dstates).astype(initial_state.dtype)
+    dq, dk, dv, dg = (call.rows(x) for x in outs)
+    return dq, dk, dv, dg, dinitial
 
 
-def _swapped(o: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return state, o
+def gla_end(
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    initial_state: jax.Array | None,
+    rows: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+) -> jax.Array:
+    """Arguments of `gla_fwd`; rows [2]: the first that takes part and the one after the last, None: all -> final_state alone."""
+    return _by_platform(_gla_end, k, v, g, initial_state, rows, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
 
 
-def _choose(forms: tuple[Callable[..., Any], Callable[..., Any]], g: jax.Array, *operands: jax.Array) -> Any:
-    if g.shape[-2] <= exact.SUB:
-        return forms[1](*operands)  # no slower, and gradients of g that are 0 come out as 0
-    return lax.cond(narrow.is_narrow(g), *forms, *operands)
+def _gla_end(
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    initial_state: jax.Array | None,
+    rows: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+    heads: int | None,
+) -> jax.Array:
+    call = Layout(k, k, v, None, reverse=reverse, heads=heads)
+    arrays = tuple(call.arranged(_rows_of(x, rows)) for x in (k, v, g))
+    states = call.states(initial_state)
+
+    def group(_: None, head: jax.Array) -> tuple[None, jax.Array]:
+        def step(current: jax.Array, at: Step) -> tuple[jax.Array, None]:
+            def next_state(form: Any) -> Any:
+                return form.next_state(*(call.cut(x, head, at) for x in arrays), current)
+
+            return _choose(next_state, call, arrays[2], head, at), None
+
+        return None, lax.scan(step, call.of_heads(states, head), call.steps)[0]
+
+    return call.as_given(lax.scan(group, None, call.heads)[1])
 
 
-def _forward(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _choose((narrow.forward, exact.forward), operands[3], *operands)  # type: ignore[no-any-return]  # cond has no types
+def gla_start(
+    q: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    do: jax.Array,
+    dfinal: jax.Array,
+    rows: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+) -> jax.Array:
+    """Arguments of `gla_bwd`, rows as for `gla_end` -> the gradient of initial_state alone, float32."""
+    return _by_platform(_gla_start, q, v, g, do, dfinal, rows, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
 
 
-def _next_state(*operands: jax.Array) -> jax.Array:
-    return _choose((narrow.next_state, exact.next_state), operands[2], *operands)  # type: ignore[no-any-return]  # likewise
+def _gla_start(
+    q: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    do: jax.Array,
+    dfinal: jax.Array,
+    rows: jax.Array | None,
+    *,
+    scale: float,
+    reverse: bool,
+    heads: int | None,
+) -> jax.Array:
+    call = Layout(q, g, v, None, reverse=reverse, heads=heads)
+    queries, g, cotangents = (call.arranged(_rows_of(x, rows)) for x in (q, g, do))
+    dstates = call.states(dfinal)
+
+    def group(_: None, head: jax.Array) -> tuple[None, jax.Array]:
+        def step(dstate: jax.Array, at: Step) -> tuple[jax.Array, None]:
+            def state_before(form: Any) -> Any:
+                q, do = call.cut_queries(queries, head, at) * scale, call.cut_queries(cotangents, head, at)
+                return form.state_before(q, call.cut(g, head, at), do, dstate)
+
+            return _choose(state_before, call, g, head, at), None
+
+        return None, lax.scan(step, call.of_heads(dstates, head), call.steps, reverse=True)[0]
+
+    return call.as_given(lax.scan(group, None, call.heads)[1])
 
 
-def _backward(*operands: jax.Array) -> tuple[jax.Array, ...]:
-    return _choose((narrow.backward, exact.backward), operands[3], *operands)  # type: ignore[no-any-return]  # likewise
+def _rows_of(x: jax.Array, rows: jax.Array | None) -> jax.Array:
+    """[B, T, H, W], zeros outside of rows."""
+    if rows is None:
+        return x
+    row = jnp.arange(x.shape[1])[:, None, None]
+    return jnp.where((row >= rows[0]) & (row < rows[1]), x, 0)
 
 
-def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
-    picked: jax.Array = lax.dynamic_index_in_dim(x, index, 0, keepdims=False)
-    return picked
+def _choose(compute: Callable[[Any], Any], call: Layout, g: jax.Array, head: jax.Array, at: Step) -> Any:
+    """compute(module) with the module that the chunk's gates allow. It cuts its operands itself, inside the branch: cut before, they would
+    be copied once more."""
+    if call.size <= exact.SUB:
+        return compute(exact)  # no slower, and gradients of g that are 0 come out as 0
+    return lax.cond(narrow.is_narrow(call.cut(g, head, at)), lambda: compute(narrow), lambda: compute(exact))
 
 
-def _put(x: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
-    updated: jax.Array = lax.dynamic_update_index_in_dim(x, value, index, 0)
-    return updated
+def _entered(initial: jax.Array, current: jax.Array, at: Step) -> jax.Array:
+    """The state that a step finds: its sequence's own on the first visit."""
+    return current if at.visit is None else jnp.where(at.visit.first, initial[at.visit.sequence], current)
 
 
-def _kept(x: jax.Array, inside: jax.Array) -> jax.Array:
-    """Zeros outside of the visit's rows: no query, key or value there, and no decay. A select, so that a NaN there stays there."""
-    return jnp.where(inside if x.ndim == 4 else inside[0], x, 0.0)
+def _gathered(ends: jax.Array | None, state: jax.Array, at: Step, now: jax.Array | None) -> jax.Array | None:
+    """What packed sequences end with, so far: `state` for the visit's sequence if `now`."""
+    if ends is None or at.visit is None or now is None:
+        return None
+    index = at.visit.sequence
+    return ends.at[index].set(jnp.where(now, state, ends[index]))

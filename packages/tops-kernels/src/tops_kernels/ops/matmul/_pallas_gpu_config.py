@@ -28,6 +28,10 @@ class MatmulGpuConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"matmul: {name} is {getattr(self, name)}; expected at least 1")
 
+    def misfit(self, which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+        """Why this must not be used for a call; "" where it may. Arguments as `search_space` has them, which holds what may."""
+        return "" if self in search_space(which, inputs, params) else "it is not in the search space of this call"
+
 
 def default_config(*, m: int, n: int, k: int, itemsize: int) -> MatmulGpuConfig:
     """[m, k] times [k, n]: blocks of 128 x 128, smaller where the result is, and 128 octets of each row in flight thrice."""

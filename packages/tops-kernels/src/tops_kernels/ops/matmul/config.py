@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tops_kernels.runtime.chip import UNKNOWN, Chip, chip
+from tops_kernels.runtime.chip import Chip, chip
 
 _DEFAULT_LIMIT = 16 << 20  # VMEM that the compiler gives a kernel unless told otherwise, on every chip
 _STEP_BYTES = 128 << 10  # what HBM moves while a grid step's own bookkeeping runs
@@ -28,6 +28,22 @@ class MatmulTpuConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"matmul: {name} is {getattr(self, name)}; expected at least 1")
 
+    def misfit(self, which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+        """Why this must not be used for a call on the chip that is traced for; "" where it may. Arguments as `search_space` has them."""
+        most = _room(chip())
+        for product in _products(which, inputs, params):
+            for label, block, size in (
+                ("block_m", self.block_m, product.m),
+                ("block_n", self.block_n, product.n),
+                ("block_k", self.block_k, product.k),
+            ):
+                if block < size and block % 128:
+                    return f"{label} is {block}; expected a multiple of 128, or all of {size}"
+            held = vmem_bytes(self, product)
+            if held > most:
+                return f"its blocks take {held} bytes of VMEM; there is room for {most}"
+        return ""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
@@ -45,6 +61,11 @@ class Product:
 def vmem_limit(on: Chip) -> int | None:
     """What to let the compiler use: three quarters of a large VMEM; None, its own default, on a chip of 16 MiB."""
     return None if on.vmem_bytes <= _DEFAULT_LIMIT else on.vmem_bytes * 3 // 4
+
+
+def _room(on: Chip) -> int:
+    """Of the limit, what blocks may take: the rest is the compiler's, for what it spills."""
+    return (vmem_limit(on) or _DEFAULT_LIMIT) * 13 // 16
 
 
 def vmem_bytes(config: MatmulTpuConfig, product: Product) -> int:
@@ -65,7 +86,7 @@ def vmem_bytes(config: MatmulTpuConfig, product: Product) -> int:
 
 def default_config(product: Product, on: Chip) -> MatmulTpuConfig:
     """The cheapest of those that fit, by a model of HBM traffic, MXU time with padding, sums, and the pipeline's ends."""
-    most = (vmem_limit(on) or _DEFAULT_LIMIT) * 13 // 16
+    most = _room(on)
     candidates = list(_candidates(product))
     fitting = [config for config in candidates if vmem_bytes(config, product) <= most]
     if not fitting:
@@ -93,11 +114,13 @@ def _cost(config: MatmulTpuConfig, product: Product, on: Chip) -> float:
     a = product.m * product.k * (1 if steps == 1 else columns)  # a block stays while only columns move
     b = product.k * product.n * (1 if steps == columns == 1 else rows)
     moved = product.groups * ((a + b) * product.itemsize + product.m * product.n * product.out_itemsize)
-    terms = steps * (_round_up(k, 128) + (_SUM_TERMS if steps > 1 else 0))
-    flops = 2.0 * product.groups * rows * _round_up(m, 8) * columns * _round_up(n, 128) * terms
     passes = {4: 6.0, 2: 1.0, 1: 0.5}[product.itemsize]
+    terms = steps * (
+        passes * _round_up(k, 128) + (_SUM_TERMS if steps > 1 else 0)
+    )  # the sum is added to once, after all passes
+    flops = 2.0 * product.groups * rows * _round_up(m, 8) * columns * _round_up(n, 128) * terms
     ends = (m * k + k * n) * product.itemsize + m * n * product.out_itemsize
-    return max(flops * passes / on.flops_per_byte, moved) + ends + _STEP_BYTES * product.groups * rows * columns * steps
+    return max(flops / on.flops_per_byte, moved) + ends + _STEP_BYTES * product.groups * rows * columns * steps
 
 
 def _clipped(config: MatmulTpuConfig, product: Product) -> tuple[int, int, int]:
@@ -116,31 +139,34 @@ def _block(size: int, most: int) -> int:
 
 
 def search_space(which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[MatmulTpuConfig, ...]:
-    """The heuristic's choice first, then others that fit. `inputs`: name -> anything with shape and dtype.
+    """The heuristic's choice first, then others that fit, the cheapest by the model first. `inputs`: name -> anything with shape and dtype.
 
     For "vjp" the blocks are those of the larger product, da = dz b^T.
     """
-    a, b = inputs["a"], inputs["b"]
-    shared = len(b.shape) == 2
-    m, k, n = math.prod(a.shape[:-1]) if shared else a.shape[-2], a.shape[-1], b.shape[-1]
-    if which == "vjp":
-        k, n = n, k
-    product = Product(
-        groups=1 if shared else math.prod(a.shape[:-2]),
-        m=m,
-        n=n,
-        k=k,
-        itemsize={"float32": 4, "bfloat16": 2, "int8": 1}[str(a.dtype)],
-        out_itemsize=2 if str(a.dtype) == "bfloat16" and params.get("out_dtype") in (None, "bfloat16") else 4,
-    )
+    product = _products(which, inputs, params)[0]
     on = chip()
     first = default_config(product, on)
-    most = vmem_limit(on) or UNKNOWN.vmem_bytes
     others = [
         config
         for config in _candidates(product)
-        if min(config.block_m, config.block_n) >= min(256, m, n)
-        and config.block_k >= min(512, k)
-        and vmem_bytes(config, product) <= most
+        if min(config.block_m, config.block_n) >= min(256, product.m, product.n)
+        and config.block_k >= min(512, product.k)
+        and vmem_bytes(config, product) <= _room(on)
     ]
     return tuple(dict.fromkeys([first, *sorted(others, key=lambda config: _cost(config, product, on))]))
+
+
+def _products(which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> list[Product]:
+    """What a pass launches with one configuration. The forward pass of a call with an activation may have to keep its sum: another result."""
+    a, b = inputs["a"], inputs["b"]
+    shared = len(b.shape) == 2
+    groups = 1 if shared else math.prod(a.shape[:-2])
+    m, k, n = math.prod(a.shape[:-1]) if shared else a.shape[-2], a.shape[-1], b.shape[-1]
+    itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[str(a.dtype)]
+    if which == "vjp":  # gradients come in the operands' dtype
+        da = Product(groups=groups, m=m, n=k, k=n, itemsize=itemsize, out_itemsize=itemsize)
+        return [da, dataclasses.replace(da, m=k, n=n, k=m, transposed=True)]
+    out = 2 if str(a.dtype) == "bfloat16" and params.get("out_dtype") in (None, "bfloat16") else 4
+    plain = Product(groups=groups, m=m, n=n, k=k, itemsize=itemsize, out_itemsize=out)
+    kept = dataclasses.replace(plain, out_itemsize=out + 4)
+    return [plain] if params.get("activation", "none") == "none" else [plain, kept]

@@ -15,10 +15,12 @@ from tops_kernels.runtime.arguments import check, check_backend
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike
-from tops_kernels.runtime.overrides import Override, chosen
+from tops_kernels.runtime.overrides import Override
 from tops_kernels.runtime.residuals import named
+from tops_kernels.runtime.signature import Signature, signature
+from tops_kernels.runtime.tuned import Config, configured
 
-CONFIGS = {"pallas_tpu": MatmulTpuConfig, "pallas_gpu": MatmulGpuConfig}
+CONFIGS: dict[str, type[Config]] = {"pallas_tpu": MatmulTpuConfig, "pallas_gpu": MatmulGpuConfig}
 
 
 def matmul(
@@ -66,23 +68,24 @@ class _Static:
     backend: str | None
     interpret: Any
     override: Override
+    signature: Signature | None
 
     def dispatch(self, which: str, name: str, values: dict[str, Any], *arrays: Any) -> Any:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
 
-        configs = chosen("matmul", self.override, which, CONFIGS)
+        config = configured("matmul", self.signature, self.override, which, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.matmul import pallas_tpu  # Pallas takes longer to import than all of this package
 
             run = getattr(pallas_tpu, name)
-            return run(*arrays, **values, config=configs["pallas_tpu"], interpret=self.interpret)
+            return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
 
         def on_gpu(*arrays: Any) -> Any:
             from tops_kernels.ops.matmul import pallas_gpu  # likewise
 
             run = getattr(pallas_gpu, name)
-            return run(*arrays, **values, config=configs["pallas_gpu"], interpret=self.interpret)
+            return run(*arrays, **values, config=config("pallas_gpu"), interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),
@@ -105,8 +108,10 @@ def _matmul(
     override: Override,
 ) -> Any:
     check_backend("matmul", backend, interpret)
-    bound = check("matmul", {"a": a, "b": b, "bias": bias}, {"activation": activation, "out_dtype": out_dtype})
-    static = _Static(activation, bound.outputs()["y"].dtype, backend, interpret, override)
+    given = {"a": a, "b": b, "bias": bias}
+    bound = check("matmul", given, {"activation": activation, "out_dtype": out_dtype})
+    out = bound.outputs()["y"].dtype
+    static = _Static(activation, out, backend, interpret, override, signature(bound, given))
     arrays = alike(a, b, bias)
     if jnp.issubdtype(a.dtype, jnp.integer):
         return _forward(static, *arrays, keep=False)[0]  # no gradient: nothing to tie

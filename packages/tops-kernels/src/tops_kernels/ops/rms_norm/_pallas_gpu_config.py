@@ -26,6 +26,10 @@ class RmsNormGpuConfig:
             if value < 1 or value & (value - 1):
                 raise ValueError(f"rms_norm: {name} is {value}; expected a power of two")
 
+    def misfit(self, which: str, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+        """Why this must not be used for a call; "" where it may. Arguments as `search_space` has them, which holds what may."""
+        return "" if self in search_space(which, inputs, params) else "it is not in the search space of this call"
+
 
 def default_config(*, n: int, d: int) -> RmsNormGpuConfig:
     """n rows of d columns. A row is kept whole up to MAX_WHOLE_ROW; a wider one is read twice, a block of columns at a time."""

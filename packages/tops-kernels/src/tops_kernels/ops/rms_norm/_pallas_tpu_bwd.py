@@ -61,7 +61,13 @@ def whole_rows(
     sums = [] if factor is None else [shape_like((halves * _PARTS, d), jnp.float32, x)]
     out = pl.pallas_call(
         functools.partial(
-            _whole_body, names=tuple(given), eps=eps, n=n, half=half, full=halves * half * config.block_n == n
+            _whole_body,
+            names=tuple(given),
+            eps=eps,
+            n=n,
+            half=half,
+            full=halves * half * config.block_n == n,
+            mxu_squares=config.mxu_squares,
         ),
         name="rms_norm_bwd" if residual is None else "add_rms_norm_bwd",
         grid=(halves, half),
@@ -74,12 +80,16 @@ def whole_rows(
     return out[0], out[1] if sums else jnp.zeros((0, d), jnp.float32)
 
 
-def _whole_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, half: int, full: bool) -> None:
+def _whole_body(
+    *refs: Any, names: tuple[str, ...], eps: float, n: int, half: int, full: bool, mxu_squares: bool
+) -> None:
     # in: x_ref, residual_ref, dy_ref, dh_ref [block_n, D], factor_ref [1, D], as far as given. out: grad_ref [block_n, D], sums_ref [8, D].
     given, outputs = dict(zip(names, refs, strict=False)), refs[len(names) :]
     h, dy = add_up(given["x"], given.get("residual")), given["dy"][...].astype(jnp.float32)
     d = h.shape[1]
-    rstd = lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + eps)
+    on_mxu = mxu_squares and "residual" not in given and given["x"].dtype == jnp.bfloat16
+    squares = _squares(given["x"]) if on_mxu else jnp.sum(h * h, axis=-1, keepdims=True)
+    rstd = lax.rsqrt(squares / d + eps)
     x_hat = h * rstd  # before any product with dy: dy * h may overflow where dy * x_hat does not
     u = dy * given["factor"][...] if "factor" in given else dy
     grad = rstd * (u - x_hat * (jnp.sum(u * x_hat, axis=-1, keepdims=True) / d))
@@ -182,6 +192,19 @@ def _split_body(*refs: Any, names: tuple[str, ...], eps: float, n: int, d: int) 
         if "factor" in given:
             row = i * h.shape[0] + lax.broadcasted_iota(jnp.int32, (h.shape[0], 1), 0)
             outputs[1][...] = _fold(jnp.where(row < n, dy * (h * rstd), 0.0))
+
+
+def _squares(x_ref: Any) -> jax.Array:
+    """[block_n, D] bfloat16 -> [block_n, 1] float32: each row's product with itself, on the MXU.
+
+    Its products of bfloat16 are exact and its sums float32. It does all pairs of rows, of which the diagonal is kept; the vector
+    unit is spared a product and a sum an element.
+    """
+    x = x_ref[...]
+    pairs = lax.dot_general(x, x, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+    row, column = (lax.broadcasted_iota(jnp.int32, pairs.shape, axis) for axis in (0, 1))
+    # A choice, not a product: what other rows hold, NaN among it, stays theirs.
+    return jnp.sum(jnp.where(row == column, pairs, 0.0), axis=-1, keepdims=True)
 
 
 def _fold(tile: jax.Array) -> jax.Array:

@@ -13,10 +13,12 @@ from tops_kernels.runtime.arguments import check, check_backend
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike
-from tops_kernels.runtime.overrides import Override, chosen
+from tops_kernels.runtime.overrides import Override
 from tops_kernels.runtime.residuals import named
+from tops_kernels.runtime.signature import Signature, signature
+from tops_kernels.runtime.tuned import Config, configured
 
-CONFIGS = {"pallas_tpu": RmsNormTpuConfig, "pallas_gpu": RmsNormGpuConfig}
+CONFIGS: dict[str, type[Config]] = {"pallas_tpu": RmsNormTpuConfig, "pallas_gpu": RmsNormGpuConfig}
 
 
 def rms_norm(
@@ -97,24 +99,25 @@ class _Static:
     backend: str | None
     interpret: Any
     override: Override
+    signature: Signature | None
 
     def dispatch(self, which: str, name: str, *arrays: Any) -> Any:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
         values = {"eps": self.eps, "scale_offset": self.scale_offset}
 
-        configs = chosen(self.op, self.override, which, CONFIGS)
+        config = configured(self.op, self.signature, self.override, which, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.rms_norm import pallas_tpu  # Pallas takes longer to import than all of this package
 
             run = getattr(pallas_tpu, name)
-            return run(*arrays, **values, config=configs["pallas_tpu"], interpret=self.interpret)
+            return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
 
         def on_gpu(*arrays: Any) -> Any:
             from tops_kernels.ops.rms_norm import pallas_gpu  # likewise
 
             run = getattr(pallas_gpu, name)
-            return run(*arrays, **values, config=configs["pallas_gpu"], interpret=self.interpret)
+            return run(*arrays, **values, config=config("pallas_gpu"), interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),
@@ -148,8 +151,8 @@ def _checked(
     override: Override,
 ) -> _Static:
     check_backend(op, backend, interpret)
-    check(op, arrays, {"eps": eps, "scale_offset": scale_offset})
-    return _Static(op, float(eps), float(scale_offset), backend, interpret, override)
+    call = signature(check(op, arrays, {"eps": eps, "scale_offset": scale_offset}), arrays)
+    return _Static(op, float(eps), float(scale_offset), backend, interpret, override, call)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

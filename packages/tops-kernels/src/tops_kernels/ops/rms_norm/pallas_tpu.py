@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from tops_kernels.ops.rms_norm import _pallas_tpu_bwd as bwd
 from tops_kernels.ops.rms_norm import _pallas_tpu_fwd as fwd
-from tops_kernels.ops.rms_norm.config import default_config
+from tops_kernels.ops.rms_norm.config import backward_config, default_config
+from tops_kernels.runtime.chip import chip
 
 
 def rms_norm_fwd(
@@ -103,7 +104,14 @@ def _backward(
     if x.size == 0:
         return jnp.zeros_like(x), None if scale is None else jnp.zeros_like(scale)
     rows = _rows(x)
-    config = config or default_config(n=rows.shape[0], d=rows.shape[1])
+    config = config or backward_config(
+        n=rows.shape[0],
+        d=rows.shape[1],
+        dtype=str(x.dtype),
+        is_scaled=scale is not None,
+        is_added=residual is not None,
+        on=chip(),
+    )
     launch = bwd.whole_rows if config.block_d >= rows.shape[1] else bwd.split_rows
     grad, dscale = launch(
         rows,

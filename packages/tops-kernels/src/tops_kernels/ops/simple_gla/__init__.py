@@ -1,0 +1,1 @@
+"""Gated linear attention with a scalar gate for each head."""

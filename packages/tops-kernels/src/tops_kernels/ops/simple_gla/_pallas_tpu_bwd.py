@@ -1,0 +1,258 @@
+"""Backward kernels: `states` goes through the steps once more and writes the state before each of them ([K, V] a chunk and head, in the
+operands' dtype: a 120th of T * K * V); `backward` goes through them from the end, the state's gradient staying in VMEM.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from tops_kernels.ops.gla._pallas_tpu_blocks import Call, clear_tail, keep_inside, split
+from tops_kernels.ops.gla._pallas_tpu_chunk import NN, NT, TN, dot, pick, stack
+from tops_kernels.ops.gla._pallas_tpu_decay import ROWS, Rows
+from tops_kernels.ops.gla._pallas_tpu_plan import Visit
+from tops_kernels.ops.simple_gla._pallas_tpu_decay import Tables, inside_lanes, line, spread
+from tops_kernels.ops.simple_gla._pallas_tpu_fwd import block_decays, for_heads, gates
+from tops_kernels.runtime.manual import shape_like
+
+_SEMANTICS = pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary"))
+
+
+def _steps_state(call: Call, backwards: bool) -> pl.BlockSpec:
+    """A state a step, [B, steps, H, K, V]: VMEM."""
+    last = call.plan.steps - 1
+    return pl.BlockSpec(
+        (1, 1, call.block_h, call.k, call.v),
+        lambda b, heads, step, *table: (b, last - step if backwards else step, heads, 0, 0),
+    )
+
+
+def states(
+    k: jax.Array,
+    v: jax.Array,
+    log: jax.Array,
+    initial_state: jax.Array | None,
+    table: jax.Array | None,
+    *,
+    call: Call,
+    interpret: Any,
+) -> jax.Array:
+    """k, v, log as `forward` takes them, initial_state [B or N, H, K, V] float32 or None -> [B, steps, H, K, V] before each step."""
+    operands = {
+        "k": (k, call.heads(call.k)),
+        "v": (v, call.heads(call.v)),
+        "log": (log, gates(call)),
+        "h0": (initial_state, call.state()),
+    }
+    given = {name: pair for name, pair in operands.items() if pair[0] is not None}
+    out: jax.Array = pl.pallas_call(
+        functools.partial(_states_body, names=(*given, "states", "s", *Tables.scratch()), call=call),
+        name="simple_gla_bwd_states",
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=int(call.plan.packed),
+            grid=call.grid,
+            in_specs=[spec for _, spec in given.values()],
+            out_specs=_steps_state(call, False),
+            scratch_shapes=[pltpu.VMEM((call.block_h, call.k, call.v), jnp.float32), *Tables.scratch().values()],
+        ),
+        out_shape=shape_like((call.b, call.plan.steps, call.h, call.k, call.v), call.dtype, k),
+        compiler_params=_SEMANTICS,
+        interpret=interpret,
+    )(*([] if table is None else [table]), *(array for array, _ in given.values()))
+    return out
+
+
+def _states_body(*refs: Any, names: tuple[str, ...], call: Call) -> None:
+    # in: k, v blocks of heads; log [1, 1, 1, heads, 128]; h0 [1, heads, K, V], if given. out: states [1, 1, heads, K, V].
+    # scratch: s [heads, K, V] float32.
+    table, ref = split(refs, call, names)
+    visit = call.plan.visit(pl.program_id(2), table)
+    clear_tail([ref["k"], ref["v"]], call, visit)
+
+    @pl.when(pl.program_id(2) == 0)
+    def _write_tables() -> None:
+        Tables.write(ref, call.scale, reverse=call.layout.reverse, upright=True)
+
+    @pl.when(visit.is_first)
+    def _load_state() -> None:
+        ref["s"][...] = ref["h0"][0] if "h0" in ref else jnp.zeros(ref["s"].shape, jnp.float32)
+
+    layout = call.layout
+    inside_k = layout.inside(visit.start, visit.stop, call.k) if call.plan.packed else None
+    inside_v = layout.inside(visit.start, visit.stop, call.v) if call.plan.packed else None
+    d = block_decays(ref, visit, call)
+
+    def some_heads(heads: list[Any]) -> None:
+        for h in heads:
+            k = stack(keep_inside(layout.load(ref["k"], h), inside_k), call.dtype).T
+            v = stack(keep_inside(layout.load(ref["v"], h), inside_v), call.dtype)
+            state, ends = ref["s"][h], (k.astype(jnp.float32) * line(d.end, h)).astype(call.dtype)
+            ref["states"][0, 0, h] = state.astype(call.dtype)
+            ref["s"][h] = spread(line(d.whole, h), call.v) * state + dot(ends, v, NN)
+
+    layout.for_heads(call.block_h, some_heads)
+
+
+def backward(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    log: jax.Array,
+    do: jax.Array,
+    states: jax.Array,
+    dfinal: jax.Array,
+    table: jax.Array | None,
+    *,
+    call: Call,
+    interpret: Any,
+) -> list[jax.Array]:
+    """q, k, v, log, do as `forward` has them, states [B, steps, H, K, V], dfinal [B or N, H, K, V] float32 -> dq, dk, dv as the layout has
+    them, in their primals' dtypes, the gradient of log as it lies, and that of initial_state [B or N, H, K, V] float32.
+    """
+    query, key = call.heads(call.k, call.group, backwards=True), call.heads(call.k, backwards=True)
+    value, output = call.heads(call.v, backwards=True), call.heads(call.v, call.group, backwards=True)
+    state, gate = call.state(backwards=True), gates(call, backwards=True)
+    names = ("q", "k", "v", "log", "do", "states", "dfinal", "dq", "dk", "dv", "dlog", "dh0", "ds", *Tables.scratch())
+    shape = functools.partial(call.layout.shape, call.b, call.t)
+    out: list[jax.Array] = pl.pallas_call(
+        functools.partial(_bwd_body, names=names, call=call),
+        name="simple_gla_bwd",
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=int(call.plan.packed),
+            grid=call.grid,
+            in_specs=[query, key, value, gate, output, _steps_state(call, True), state],
+            out_specs=[query, key, value, gate, state],
+            scratch_shapes=[pltpu.VMEM((call.block_h, call.k, call.v), jnp.float32), *Tables.scratch().values()],
+        ),
+        out_shape=[
+            shape_like(shape(call.h * call.group, call.k), call.dtype, q),
+            shape_like(shape(call.h, call.k), call.dtype, q),
+            shape_like(shape(call.h, call.v), call.dtype, q),
+            shape_like(log.shape, jnp.float32, q),
+            shape_like((call.states, call.h, call.k, call.v), jnp.float32, q),
+        ],
+        compiler_params=_SEMANTICS,
+        interpret=interpret,
+    )(*([] if table is None else [table]), q, k, v, log, do, states, dfinal)
+    return out
+
+
+def _bwd_body(*refs: Any, names: tuple[str, ...], call: Call) -> None:
+    # in: q, k, v, do blocks of heads; log [1, 1, 1, heads, 128]; states [1, 1, heads, K, V]; dfinal [1, heads, K, V]. out: dq, dk, dv; dlog as
+    # log; dh0 as dfinal. scratch: ds [heads, K, V] float32, gradient of the state after the step.
+    table, ref = split(refs, call, names)
+    visit = call.plan.visit(pl.program_id(2), table, backwards=True)
+    clear_tail([ref[name] for name in ("q", "k", "v", "do")], call, visit)
+
+    @pl.when(pl.program_id(2) == 0)
+    def _write_tables() -> None:
+        Tables.write(ref, call.scale, reverse=call.layout.reverse, upright=True)
+
+    @pl.when(visit.is_last)
+    def _load_gradient() -> None:
+        ref["ds"][...] = ref["dfinal"][0]
+
+    if call.plan.packed:
+
+        @pl.when(visit.is_fresh)
+        def _clear_outputs() -> None:  # steps that belong to no sequence keep these zeros
+            for name in ("dq", "dk", "dv", "dlog"):
+                ref[name][...] = jnp.zeros(ref[name].shape, ref[name].dtype)
+
+        @pl.when(visit.start < visit.stop)
+        def _some_steps() -> None:
+            _steps(ref, visit, call)
+    else:
+        _steps(ref, visit, call)
+
+    @pl.when(visit.is_first)
+    def _save_gradient() -> None:
+        ref["dh0"][0] = ref["ds"][...]
+
+
+def _steps(ref: dict[str, Any], visit: Visit, call: Call) -> None:
+    layout = call.layout
+    inside_k = layout.inside(visit.start, visit.stop, call.k) if call.plan.packed else None
+    inside_v = layout.inside(visit.start, visit.stop, call.v) if call.plan.packed else None
+    outside_k = None if inside_k is None else [~mask for mask in inside_k]
+    outside_v = None if inside_v is None else [~mask for mask in inside_v]
+    d = block_decays(ref, visit, call)
+
+    def some_heads(heads: list[Any]) -> None:
+        # Stage by stage, not head by head: the compiler interleaves what stands close together.
+        dtype, many = call.dtype, range(len(heads))
+        of = [i for i in many for _ in range(call.group)]  # each query head's place in `heads`
+        queries = range(len(of))
+        first = heads[0] * call.group
+        k = [stack(keep_inside(layout.load(ref["k"], h), inside_k), dtype) for h in heads]
+        v = [stack(keep_inside(layout.load(ref["v"], h), inside_v), dtype) for h in heads]
+        q = [stack(keep_inside(layout.load(ref["q"], first + j), inside_k), dtype) for j in queries]
+        do = [stack(keep_inside(layout.load(ref["do"], first + j), inside_v), dtype) for j in queries]
+        upright = [x.T for x in q]
+        pairs = [d.from_row_to_lane(h) for h in heads]
+        scores = [dot(k[i], upright[j], NN) for j, i in enumerate(of)]
+        dscores = [dot(v[i], do[j], NT) * pairs[i] for j, i in enumerate(of)]
+        da = [x.astype(dtype) for x in dscores]
+        a = [(scores[j] * pairs[i]).astype(dtype) for j, i in enumerate(of)]
+        dpairs = [_sum([scores[j] * dscores[j] for j in queries if of[j] == i]).astype(dtype) for i in many]
+        from_state = [
+            d.start_column(heads[i]) * dot(do[j], ref["states"][0, 0, heads[i]], NT) for j, i in enumerate(of)
+        ]
+        dq = [from_state[j] + dot(da[j], k[i], TN) for j, i in enumerate(of)]
+        layout.store(ref["dq"], first, [_rows(x) for x in dq], outside_k)
+        dstart = [
+            _sum(
+                [
+                    jnp.sum(q[j].astype(jnp.float32) * from_state[j], axis=1, keepdims=True)
+                    for j in queries
+                    if of[j] == i
+                ]
+            )
+            for i in many
+        ]
+        dstate = [ref["ds"][h].astype(dtype) for h in heads]
+        dk_end = [d.end_column(h) * dot(v[i], dstate[i], NT) for i, h in enumerate(heads)]
+        dend = [jnp.sum(k[i].astype(jnp.float32) * dk_end[i], axis=1, keepdims=True) for i in many]
+        dk = [dk_end[i] + _sum([dot(da[j], q[j], NN) for j in queries if of[j] == i]) for i in many]
+        layout.store(ref["dk"], heads[0], [_rows(x) for x in dk], outside_k)
+        dv_end = [d.end_column(h) * dot(k[i], dstate[i], NN) for i, h in enumerate(heads)]
+        dv = [dv_end[i] + _sum([dot(a[j], do[j], NN) for j in queries if of[j] == i]) for i in many]
+        layout.store(ref["dv"], heads[0], [_rows(x) for x in dv], outside_v)
+        for i, h in enumerate(heads):
+            whole = spread(line(d.whole, h), call.v)
+            dwhole = jnp.sum(whole * ref["states"][0, 0, h].astype(jnp.float32) * ref["ds"][h], axis=0, keepdims=True)
+            dlog = of_gates(dpairs[i], dstart[i], dend[i], ref["after"]) + jnp.sum(dwhole, axis=1, keepdims=True)
+            if call.plan.packed:
+                mask = inside_lanes(visit.start, visit.stop, 1)
+                dlog = jnp.where(mask, dlog, ref["dlog"][0, 0, 0, pl.ds(h, 1)])
+            ref["dlog"][0, 0, 0, pl.ds(h, 1)] = dlog
+            starts = line(d.start, h)
+            added = _sum(
+                [dot((upright[j].astype(jnp.float32) * starts).astype(dtype), do[j], NN) for j in queries if of[j] == i]
+            )
+            ref["ds"][h] = whole * ref["ds"][h] + added
+
+    # Products of float32 take several passes: what two heads hold meanwhile, or what unrolled heads do, does not fit in VMEM beside the blocks.
+    for_heads(call, some_heads, one_by_one=call.dtype == jnp.float32)
+
+
+def _rows(x: jax.Array) -> Rows:
+    return [pick(x, r) for r in range(ROWS)]
+
+
+def _sum(arrays: list[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, arrays)
+
+
+def of_gates(dpairs: jax.Array, dstart: jax.Array, dend: jax.Array, after_ref: Any) -> jax.Array:
+    """Gradients of the exponents of pairs [j, i] and of those from the start and to the end [128, 1] -> of the log decays, [1, 128].
+
+    That of step t is the sum over the pairs it lies between, j < t <= i: terms are added and never taken away again, so nothing cancels. One
+    product gives the sums over i >= t for every j and t; what is left is a sum down the rows j < t.
+    """
+    at_or_after = after_ref[...]  # row i, lane t
+    down = dot(dpairs, at_or_after.astype(dpairs.dtype), NN) + dend
+    return jnp.sum(jnp.where(at_or_after > 0, dstart, down), axis=0, keepdims=True)

@@ -1,0 +1,193 @@
+"""simple_gla: public function, argument checks, dispatch, and the tie between forward and backward."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tops_kernels.ops.simple_gla import xla
+from tops_kernels.ops.simple_gla.config import SimpleGlaTpuConfig
+from tops_kernels.runtime.arguments import check, check_backend
+from tops_kernels.runtime.call import call
+from tops_kernels.runtime.dispatch import Implementation, dispatch
+from tops_kernels.runtime.manual import alike
+from tops_kernels.runtime.overrides import Override
+from tops_kernels.runtime.residuals import named
+from tops_kernels.runtime.signature import Signature, signature
+from tops_kernels.runtime.tuned import Config, configured
+
+CONFIGS: dict[str, type[Config]] = {"pallas_tpu": SimpleGlaTpuConfig}
+
+
+def simple_gla(
+    q: jax.Array,  # [B, T, HQ, K]
+    k: jax.Array,  # [B, T, H, K]
+    v: jax.Array,  # [B, T, H, V]
+    g: jax.Array | None = None,  # [B, T, H]
+    g_gamma: jax.Array | None = None,  # [H]
+    initial_state: jax.Array | None = None,  # [B or N, H, K, V]
+    cu_seqlens: jax.Array | None = None,  # [N + 1]
+    *,
+    scale: float | None = None,
+    reverse: bool = False,
+    backend: str | None = None,
+    interpret: Any = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Gated linear attention with a scalar log decay for each head: Mamba-2 (arXiv:2405.21060 section 6), RetNet, lightning attention.
+
+        S_t = exp(g_t + g_gamma) S_(t-1) + k_t v_t^T        o_t = scale * q_t^T S_t
+
+    The decay comes first, and o_t includes step t. Computed in float32 by chunks and rounded once; exact at any gate: no exponent is
+    above 0, and none is a difference of rounded sums.
+
+    Args:
+      q: float32 or bfloat16 [B, T, HQ, K]; T >= 1, HQ a multiple of H.
+      k: [B, T, H, K] in q's dtype. Query head i has key/value head i // (HQ // H).
+      v: [B, T, H, V] in q's dtype.
+      g: float32 [B, T, H], <= 0: log decays. -inf forgets all that was before. Values above 0 are not checked. None: zeros.
+      g_gamma: float32 [H], <= 0: a constant log decay of each head, added to g. None: zeros; with neither nothing is forgotten.
+      initial_state: float32 [B, H, K, V], with cu_seqlens [N, H, K, V]; None: zeros.
+      cu_seqlens: int32 [N + 1], traced: N sequences packed along T (then B = 1), rising from 0 to at most T. Sequence n has rows
+        cu_seqlens[n] up to cu_seqlens[n + 1]; it may be empty. Rows after the last boundary are padding: o and gradients are 0 there, whatever
+        they hold. One compilation serves all contents. The values are not checked; they are clipped to 0..T.
+      scale: of q; None means K ** -0.5. Static.
+      reverse: time runs from the last step to the first, of each sequence. Static.
+      backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
+      interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
+    Returns: (o [B, T, HQ, V] in q's dtype, final_state float32 like initial_state: the state after the last step in the order of time; an
+      empty sequence's is its initial state). Always both.
+    Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
+      `backend` that has no kernel for the platform.
+    Differentiable in q, k, v, g, g_gamma and initial_state (reverse mode), for cotangents of both outputs; gradients come in their dtypes. Nothing
+    but the inputs is kept: states are computed again, one a chunk.
+    """
+    params = {"scale": scale, "reverse": reverse}
+    arrays = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "g": g,
+        "g_gamma": g_gamma,
+        "initial_state": initial_state,
+        "cu_seqlens": cu_seqlens,
+    }
+    return call(_simple_gla, "simple_gla", arrays, params, backend, interpret)  # type: ignore[no-any-return]  # jit loses the type
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Static:
+    """What a call fixes at trace time."""
+
+    scale: float
+    reverse: bool
+    backend: str | None
+    interpret: Any
+    override: Override
+    signature: Signature | None
+
+    def dispatch(self, which: str, *arrays: Any) -> Any:
+        """Pass `which`, "fwd" or "vjp", by the implementation for the platform."""
+        values: dict[str, Any] = {"scale": self.scale, "reverse": self.reverse}
+        config = configured("simple_gla", self.signature, self.override, which, self.interpret, CONFIGS)
+
+        def on_tpu(*arrays: Any) -> Any:
+            from tops_kernels.ops.simple_gla import pallas_tpu  # Pallas takes longer to import than all of this package
+
+            run = pallas_tpu.simple_gla_fwd if which == "fwd" else pallas_tpu.simple_gla_bwd
+            # Where jax_enable_x64 is on, the indices of loops and the numbers in a kernel would have 64 bits, and Mosaic takes none.
+            with jax.enable_x64(False):
+                return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
+
+        plain: Implementation = xla.simple_gla_fwd if which == "fwd" else xla.simple_gla_bwd
+        implementations: dict[str, Implementation] = {
+            "xla": functools.partial(plain, **values),
+            "pallas_tpu": on_tpu,
+        }
+        return dispatch("simple_gla", self.backend, self.interpret, implementations, *arrays)
+
+
+@functools.partial(jax.jit, static_argnames=("scale", "reverse", "backend", "interpret", "override"))
+def _simple_gla(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    g_gamma: Any,
+    initial_state: Any,
+    cu_seqlens: Any,
+    *,
+    scale: float | None,
+    reverse: bool,
+    backend: str | None,
+    interpret: Any,
+    override: Override,
+) -> Any:
+    check_backend("simple_gla", backend, interpret)
+    arrays = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "g": g,
+        "g_gamma": g_gamma,
+        "initial_state": initial_state,
+        "cu_seqlens": cu_seqlens,
+    }
+    bound = check("simple_gla", arrays, {"scale": scale, "reverse": reverse})
+    if k.shape[0] == 0:  # no batch: nothing to attend to
+        outputs = bound.outputs()
+        return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs.values())
+    factor = float(str(bound.params["scale"]))
+    static = _Static(factor, bool(reverse), backend, interpret, override, signature(bound, arrays))
+    return _attend(static, *alike(*arrays.values()))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(static: _Static, *arrays: Any) -> Any:
+    return static.dispatch("fwd", *arrays)
+
+
+def _attend_fwd(static: _Static, *arrays: Any) -> Any:
+    q, k, v, g, *rest = arrays
+    kept = [None if x is None else named(x, f"simple_gla.{name}") for x, name in zip((q, k, v, g), "qkvg", strict=True)]
+    return _attend(static, *arrays), (*kept, *rest)
+
+
+def _attend_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
+    return (*_attend_grad(static, *residuals, *cotangents), _none_of(residuals[-1]))
+
+
+_attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+# A custom_vjp too, so that a second derivative differentiates its XLA form and never a kernel.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend_grad(static: _Static, *arrays: Any) -> Any:
+    return static.dispatch("vjp", *arrays)
+
+
+def _attend_grad_fwd(static: _Static, *arrays: Any) -> Any:
+    return _attend_grad(static, *arrays), arrays
+
+
+def _attend_grad_bwd(static: _Static, arrays: Any, cotangents: Any) -> Any:
+    *inputs, cu_seqlens, do, dfinal = arrays
+
+    def plain(*parts: Any) -> Any:
+        q, k, v, g, g_gamma, initial_state, do, dfinal = parts
+        return xla.simple_gla_bwd(
+            q, k, v, g, g_gamma, initial_state, cu_seqlens, do, dfinal, scale=static.scale, reverse=static.reverse
+        )
+
+    *grads, ddo, ddfinal = jax.vjp(plain, *inputs, do, dfinal)[1](cotangents)
+    return (*grads, _none_of(cu_seqlens), ddo, ddfinal)
+
+
+def _none_of(integers: jax.Array | None) -> Any:
+    """The gradient of an integer input."""
+    return None if integers is None else np.zeros(integers.shape, jax.dtypes.float0)
+
+
+_attend_grad.defvjp(_attend_grad_fwd, _attend_grad_bwd)
