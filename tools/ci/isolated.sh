@@ -17,9 +17,13 @@ for package in "$@"; do
     uv pip install --quiet --python "$environment" --constraints "$scratch/pins" pytest pytest-xdist hypothesis
     case "$package" in
         # Under the audit hook, too: it fails on reading another stage's files.
-        tops-kernels | tops-bench) "$environment/bin/python" -m tools.audit "${package#tops-}" -- -n auto || failed="$failed $package" ;;
+        # The recurrences' values were held by the unit stage; gla's own kernels stay, as what they read is what the others read.
+        tops-kernels | tops-bench)
+            "$environment/bin/python" -m tools.audit "${package#tops-}" -- -n auto \
+                -k "not (test_gla_cases or test_gla_step or test_simple_gla)" || failed="$failed $package"
+            ;;
         # The values were held by the unit stage; here one op shows that the suite finds all it imports.
-        tops-tests) "$environment/bin/python" -m pytest -q -n auto "packages/$package/tests" -k "not test_holds or rms_norm" || failed="$failed $package" ;;
+        tops-tests) "$environment/bin/python" -m pytest -q -n auto "packages/$package/tests" -k "(not test_holds or rms_norm) and not (test_oracle_ or test_sequence_parallel)" || failed="$failed $package" ;;
         *) "$environment/bin/python" -m pytest -q -n auto "packages/$package/tests" || failed="$failed $package" ;;
     esac
 done

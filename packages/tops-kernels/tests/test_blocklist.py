@@ -188,7 +188,7 @@ def test_verify_without_the_compiler_names_the_install(
 )
 def test_verify_says_what_came_of_compiling_it_again(plant: Any, answer: dict[str, Any], verdict: str) -> None:
     script = f"import sys, json\njob = json.loads(sys.stdin.readline())\nassert job['lift'] and job['target'] == 'v5e'\nprint({json.dumps(answer)!r}, flush=True)"
-    assert command.verify(plant(), 30.0, [sys.executable, "-S", "-c", script]) == verdict
+    assert command.verify(plant(), 30.0, [sys.executable, "-c", script]) == verdict
 
 
 def test_within_lifted_nothing_is_blocked(plant: Any, on: On) -> None:

@@ -21,7 +21,7 @@ _CLOSE = 1e-6
 def forward_is_the_oracles_on_any_shape(subject: Subject) -> None:
     """Drawn shapes (1, primes, one below and above a tile), dtypes, parameters and optional inputs."""
 
-    @drawing.SETTINGS
+    @drawing.settings(subject.op)
     @given(drawing.cases(subject.op))
     def hold(case: Case) -> None:
         measure(subject, case, "fwd")
@@ -34,7 +34,7 @@ def gradients_are_the_oracles_on_any_shape(subject: Subject) -> None:
     """As above, for the gradient of every input the contract differentiates."""
     _differentiable(subject)
 
-    @drawing.SETTINGS
+    @drawing.settings(subject.op)
     @given(drawing.cases(subject.op, differentiable=True))
     def hold(case: Case) -> None:
         measure(subject, case, "vjp")
