@@ -176,12 +176,12 @@ def test_workloads_of_one_case_are_equal_and_have_one_hash() -> None:
 
 
 @pytest.mark.parametrize("op", _OPS)
-def test_a_quick_run_takes_an_ops_first_rows_at_all_their_dtypes(op: str) -> None:
+def test_a_quick_run_takes_an_ops_first_row_at_all_its_dtypes(op: str) -> None:
     full, quick = rows(op, quick=False), rows(op, quick=True)
     assert full == cases(op)
     names = list(dict.fromkeys(case.row for case in full))
-    assert list(dict.fromkeys(case.row for case in quick)) == names[:2]
-    assert quick == tuple(case for case in full if case.row in names[:2])
+    assert list(dict.fromkeys(case.row for case in quick)) == names[:1]
+    assert quick == tuple(case for case in full if case.row in names[:1])
 
 
 def test_the_room_of_a_quick_run_is_smaller_and_an_interpreters_smaller_still() -> None:

@@ -17,7 +17,8 @@ from tops_tests.untouched import untouched
 # Keys of kernel_map that can be interpreted on a machine without their device.
 INTERPRETED = ("pallas_tpu", "pallas_gpu")
 # (op, key) whose interpreted program takes XLA ten seconds and more to compile, each shape anew: held in full at night.
-LONG = frozenset({("gla", "pallas_tpu"), ("simple_gla", "pallas_tpu")})
+# simple_gla_step's kernel is gla_step's, which is held for every change.
+LONG = frozenset({("gla", "pallas_tpu"), ("simple_gla", "pallas_tpu"), ("simple_gla_step", "pallas_tpu")})
 
 
 @dataclasses.dataclass(frozen=True)
