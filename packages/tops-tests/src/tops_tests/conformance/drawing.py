@@ -16,7 +16,7 @@ SIZES = (1, 2, 3, 7, 8, 9, 13, 16, 17, 31, 127, 128, 129)
 BATCHES = ((), (1,), (3,), (2, 2))
 
 _MANY_INPUTS = 4
-_EXAMPLES, _FEWER = 10, 4  # an example compiles: a program of many inputs takes seconds
+_EXAMPLES, _FEWER = 16, 4  # an example compiles: a program of many inputs takes seconds
 
 
 def settings(op: Op) -> hypothesis.settings:
