@@ -14,7 +14,7 @@ from tops_bench.commands import UsageError, parser
 from tops_bench.files import FileError
 from tops_manifest.model import PASSES
 
-_QUICK_TARGETS = ("v5e", "tpu7x")
+_QUICK_TARGETS = ("v5e", "v6e", "tpu7x")
 _EXAMPLE = "tops-bench aot matmul --target v5e,v6e"
 
 

@@ -83,7 +83,7 @@ def _ran(args: argparse.Namespace, dump: Recorded, backend: str | None) -> list[
             outputs, races = rerun.run_checked(dump, backend)
         else:
             outputs = rerun.run(dump, backend, args.interpret or (dump.interpret and args.backend is None))
-    except Exception as error:
+    except Exception as error:  # whatever the recorded call raises is what a replay is to show
         return [_row("runs", False, f"{type(error).__name__}: {error}")]
     rows = [_row("runs", True, f"gives {', '.join(outputs)}")]
     if args.races:
@@ -95,7 +95,7 @@ def _ran(args: argparse.Namespace, dump: Recorded, backend: str | None) -> list[
     if backend != "xla":
         try:
             rows += _compared(outputs, rerun.run(dump, "xla", False), "xla", args.tolerance)
-        except Exception as error:
+        except Exception as error:  # likewise, and the rows before stand
             rows.append(_row("xla runs", False, f"{type(error).__name__}: {error}"))
     return rows
 
@@ -119,7 +119,7 @@ def _row(check: str, ok: bool, found: str, details: object = None) -> Row:
 def _compiled(args: argparse.Namespace, dump: Recorded, backend: str | None) -> list[Row]:
     try:
         return [_row("compiles", True, rerun.compile_for(dump, backend, args.target))]
-    except Exception as error:
+    except Exception as error:  # the compiler's no comes as any of a dozen types
         return [_row("compiles", False, f"{type(error).__name__}: {error}")]
 
 

@@ -56,7 +56,7 @@ def logged(op: str, function: Callable[..., Any], settings: Settings) -> Callabl
             if settings.level and call.concrete:
                 # JAX returns before the kernel has run; the line that says "done" must not.
                 jax.block_until_ready(result)  # type: ignore[no-untyped-call]  # jax has no types for it
-        except BaseException as error:
+        except BaseException as error:  # noted, and raised again
             _safely("line", call.failed, error)
             raise
         _safely("line", call.after, result)

@@ -48,7 +48,7 @@ def write_whole(path: Path, data: bytes) -> bool:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-        except BaseException:
+        except BaseException:  # tidied up after, and raised again
             part.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)

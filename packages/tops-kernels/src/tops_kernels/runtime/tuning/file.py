@@ -60,7 +60,7 @@ def _write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+    except BaseException:  # tidied up after, and raised again
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
