@@ -15,20 +15,22 @@ from tops_tests.subject import case
 SIZES = (1, 2, 3, 7, 8, 9, 13, 16, 17, 31, 127, 128, 129)
 BATCHES = ((), (1,), (3,), (2, 2))
 
+# The same draws on every run, as a failure on one machine is a failure on all.
+_FIXED = hypothesis.settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+)
+NIGHTLY = hypothesis.settings(_FIXED, max_examples=30)
 _MANY_INPUTS = 4
 _EXAMPLES, _FEWER = 16, 4  # an example compiles: a program of many inputs takes seconds
 
 
 def settings(op: Op) -> hypothesis.settings:
-    """How an op's cases are drawn: the same on every run, as a failure on one machine is a failure on all."""
-    return hypothesis.settings(
-        max_examples=_FEWER if len(op.inputs) > _MANY_INPUTS else _EXAMPLES,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
-    )
+    """How an op's cases are drawn for every change."""
+    return hypothesis.settings(_FIXED, max_examples=_FEWER if len(op.inputs) > _MANY_INPUTS else _EXAMPLES)
 
 
 def dtype_choices(op: Op) -> list[dict[str, str]]:

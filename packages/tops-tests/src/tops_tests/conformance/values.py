@@ -1,11 +1,13 @@
 """Values and gradients against the float64 oracle, and the oracle against itself."""
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 
 import tops_kernels
+from tops_manifest.model import Pass
 from tops_manifest.workloads import Case
 from tops_tests.compare import ConformanceError
 from tops_tests.conformance import drawing
@@ -20,24 +22,35 @@ _CLOSE = 1e-6
 @check("implementation")
 def forward_is_the_oracles_on_any_shape(subject: Subject) -> None:
     """Drawn shapes (1, primes, one below and above a tile), dtypes, parameters and optional inputs."""
-
-    @drawing.settings(subject.op)
-    @given(drawing.cases(subject.op))
-    def hold(case: Case) -> None:
-        measure(subject, case, "fwd")
-
-    hold()
+    _hold_on_draws(subject, "fwd", drawing.settings(subject.op))
 
 
 @check("implementation")
 def gradients_are_the_oracles_on_any_shape(subject: Subject) -> None:
     """As above, for the gradient of every input the contract differentiates."""
-    _differentiable(subject)
+    _hold_on_draws(subject, "vjp", drawing.settings(subject.op))
 
-    @drawing.settings(subject.op)
-    @given(drawing.cases(subject.op, differentiable=True))
+
+@check("implementation", slow=True)
+def forward_is_the_oracles_on_many_shapes(subject: Subject) -> None:
+    """As on any shape, with as many draws as a night allows, whatever the op's number of inputs."""
+    _hold_on_draws(subject, "fwd", drawing.NIGHTLY)
+
+
+@check("implementation", slow=True)
+def gradients_are_the_oracles_on_many_shapes(subject: Subject) -> None:
+    """As above, for gradients."""
+    _hold_on_draws(subject, "vjp", drawing.NIGHTLY)
+
+
+def _hold_on_draws(subject: Subject, which: Pass, settings: hypothesis.settings) -> None:
+    if which == "vjp":
+        _differentiable(subject)
+
+    @settings
+    @given(drawing.cases(subject.op, differentiable=which == "vjp"))
     def hold(case: Case) -> None:
-        measure(subject, case, "vjp")
+        measure(subject, case, which)
 
     hold()
 
