@@ -2,6 +2,7 @@
 # Each stage's own tests beside nothing but what its pyproject declares: a sibling it forgot to declare is ModuleNotFoundError.
 # isolated.sh [PACKAGE ...]: all five without arguments. Each gets an environment of its own, thrown away after.
 source "$(dirname "$0")/lib.sh"
+light_codegen
 [ $# -gt 0 ] || set -- tops-manifest tops-workloads tops-kernels tops-tests tops-bench
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch" "$TOPS_WORKSPACE"' EXIT

@@ -257,6 +257,11 @@ def test_a_unit_of_another_machine_or_of_other_sources_is_a_mismatch(monkeypatch
     assert "source" in installing.mismatch(one)
 
 
+def test_an_empty_name_is_no_bundle_and_not_this_folder() -> None:
+    with pytest.raises(BundleError, match="name is empty"):
+        install("")
+
+
 def test_a_bundle_that_is_not_there_is_an_error_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert tops_kernels.cli.main(["install", "nothing-here"]) == 1
     assert "nothing-here: no such file or folder; to take bundles by name set TOPS_MIRROR" in capsys.readouterr().err

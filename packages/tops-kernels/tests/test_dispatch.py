@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tops_kernels import add_rms_norm, matmul, rms_norm
+from tops_kernels.runtime.chip import tracing_for
 from tops_kernels.runtime.dispatch import dispatch
 
 # NumPy, not jnp: an array made at import would start a backend while pytest still collects.
@@ -123,6 +124,40 @@ def test_a_backend_forced_inside_jit_vmap_and_grad_is_still_refused(op: str) -> 
             wrapped(jnp.ones((1, 4, 4)) if wrapped is vmapped else jnp.ones((4, 4)))
 
 
+def test_a_kernel_is_traced_under_the_settings_of_its_call_though_lowered_later() -> None:
+    seen: list[Any] = []
+
+    def kernel(x: Any) -> Any:
+        device = jax.sharding.get_abstract_mesh().abstract_device
+        seen.append((device.device_kind, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64))  # type: ignore[attr-defined]  # set at run time
+        return x
+
+    run = {"xla": lambda x: x, "pallas_tpu": kernel}
+    with tracing_for("v6e"), jax.default_matmul_precision("float32"), jax.enable_x64(True):
+        traced = jax.jit(jax.vmap(lambda x: dispatch("op", None, False, run, x))).trace(X)
+    traced.lower(lowering_platforms=("tpu",))
+    assert seen == [("TPU v6 lite", "float32", True)]
+
+
+def test_within_a_vmap_over_something_else_a_call_is_made_once() -> None:
+    def scaled(by: jax.Array) -> jax.Array:
+        return by * rms_norm(jnp.array(X))
+
+    np.testing.assert_array_equal(jax.vmap(scaled)(jnp.arange(3.0))[2], scaled(jnp.array(2.0)))
+
+
+def test_a_kernel_that_gives_other_shapes_than_the_xla_path_is_refused_by_name() -> None:
+    run: dict[str, Any] = {"xla": lambda x: x, "pallas_tpu": lambda x: x[1:]}
+    traced = jax.jit(lambda x: dispatch("op", None, False, run, x)).trace(X)
+    with pytest.raises(TypeError, match=r"tpu gives \['float32\[15, 128\]'\]; expected \['float32\[16, 128\]'\]"):
+        traced.lower(lowering_platforms=("tpu",))
+
+
+def test_without_jit_the_path_of_this_machine_runs() -> None:
+    with jax.disable_jit():
+        assert jnp.allclose(rms_norm(X), rms_norm(X, backend="xla"))
+
+
 def test_dispatch_asks_for_no_backend_until_it_runs() -> None:
     """Tracing and lowering for a platform this machine does not have touches no device."""
     calls: list[str] = []
@@ -131,8 +166,11 @@ def test_dispatch_asks_for_no_backend_until_it_runs() -> None:
         return lambda x: calls.append(name) or x * 2
 
     both = {key: implementation(key) for key in ("xla", "pallas_tpu", "pallas_gpu")}
-    jax.make_jaxpr(lambda x: dispatch("op", None, False, both, x))(X)
-    assert set(calls) == set(both)
+    traced = jax.jit(lambda x: dispatch("op", None, False, both, x)).trace(X)
+    traced.lower(lowering_platforms=("cpu",))
+    assert calls == ["xla"]  # no kernel is traced for a program that has none
+    traced.lower(lowering_platforms=("tpu",))
+    assert calls == ["xla", "pallas_tpu"]
     for backend, interpret, taken in (
         ("xla", False, "xla"),
         (None, True, "pallas_tpu"),
@@ -141,3 +179,12 @@ def test_dispatch_asks_for_no_backend_until_it_runs() -> None:
         calls.clear()
         dispatch("op", backend, interpret, both, X)
         assert calls == [taken]
+
+
+def test_a_vmap_over_an_axis_between_a_kernels_last_two_lowers(
+    on: Callable[[str], contextlib.AbstractContextManager[object]],
+) -> None:
+    """Mosaic refuses blocks with the mapped axis where x has it."""
+    with on("tpu"):
+        call = jax.jit(jax.vmap(rms_norm, in_axes=1, out_axes=1)).trace(np.ones((4, 8, 128), np.float32))
+        assert "tpu_custom_call" in call.lower(lowering_platforms=("tpu",)).as_text()

@@ -234,3 +234,30 @@ def test_the_final_state_is_the_recurrences_where_t_is_no_whole_number_of_chunks
     _, final = run(*inputs)
     want = recurrence(*(x[0] for x in inputs), np.zeros((2, 16, 16)))
     assert off(final[0], want[1]) <= LIMITS["float32"]
+
+
+def test_gates_above_0_give_the_recurrence_as_long_as_float32_holds_it() -> None:
+    *inputs, g = draw(64)
+    up, turning = np.full_like(g, 0.7), np.zeros_like(g)  # sums of 22 a half; sums of 0 a half, but 48 in between
+    turning[:, :16], turning[:, 16:32] = 3, -3
+    state = np.ones((1, 2, 16, 16), np.float32)
+    run, given = passes({"backend": "xla"}), cotangents((inputs[2], state))
+    for gates in (up, turning):
+        (o, final), _ = run(given, None, *inputs, gates, state)
+        expected, expected_final = recurrence(*(x[0] for x in (*inputs, gates)), state[0])
+        assert off(o[0], expected) < 1e-5  # what rounding grows with a state
+        assert off(final[0], expected_final) < 1e-5  # what rounding grows with a state
+
+
+def test_gradients_under_vmap_are_those_of_each_call() -> (
+    None
+):  # sums over products of seven dimensions crashed XLA:CPU
+    q, k, v, g = (np.concatenate([x, x[:, ::-1]])[:, None] for x in draw(33))
+
+    def gradients(*arrays: Any) -> Any:
+        return jax.grad(lambda *a: jnp.sum(tops_kernels.gla(*a, backend="xla")[0] ** 2), (0, 1, 2, 3))(*arrays)
+
+    each = jax.jit(gradients)
+    want = [each(*(x[i] for x in (q, k, v, 20 * g))) for i in range(2)]
+    for got, *ones in zip(jax.jit(jax.vmap(gradients))(q, k, v, 20 * g), *want, strict=True):
+        assert off(got, np.stack(ones)) <= LIMITS["float32"]

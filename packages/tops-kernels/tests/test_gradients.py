@@ -83,7 +83,7 @@ def test_what_is_kept_has_a_name_that_checkpoint_policies_see(name: str) -> None
 def test_a_policy_that_saves_z_recomputes_no_product() -> None:
     def products(policy: Any) -> int:
         run = jax.checkpoint(lambda a: matmul(a, W, activation="silu").sum(), policy=policy)
-        return str(jax.make_jaxpr(jax.grad(run))(X)).count("dot_general")
+        return str(jax.make_jaxpr(jax.grad(run))(X)).count("tops_choose[")
 
     saved = products(jax.checkpoint_policies.save_only_these_names("matmul.z"))
     assert saved < products(jax.checkpoint_policies.nothing_saveable)

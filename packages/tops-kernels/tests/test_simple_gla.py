@@ -235,3 +235,13 @@ def test_second_derivatives_are_those_of_the_definition() -> None:
         return jax.grad(lambda g: jnp.sum(jnp.cos(jax.grad(function)(g))))(g)
 
     np.testing.assert_allclose(second(ours), second(plain), rtol=2e-5, atol=1e-6)
+
+
+def test_a_batch_of_calls_is_lowered_for_a_tpu() -> None:
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array) -> jax.Array:
+        return jnp.sum(tops_kernels.simple_gla(q, k, v, g)[0].astype(jnp.float32))
+
+    rows = jax.ShapeDtypeStruct((2, 1, 8, 8, 128), jnp.bfloat16)
+    gates = jax.ShapeDtypeStruct(rows.shape[:-1], jnp.float32)
+    traced = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2, 3)))).trace(rows, rows, rows, gates)
+    assert traced.lower(lowering_platforms=("tpu",)).as_text().count("tpu_custom_call") >= 2

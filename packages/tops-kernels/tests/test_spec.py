@@ -34,6 +34,16 @@ def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return root
 
 
+def test_a_call_with_an_input_that_the_kernel_lacks_takes_xla() -> None:
+    x = np.ones((1, 8, 1, 16), np.float32)
+    inputs = {"q": x, "k": x, "v": x, "g": -x}
+    call = {"op": "gla", "params": {}}
+    assert made(**call, inputs=inputs).implementation == "pallas_tpu"
+    assert made(**call, inputs={**inputs, "gv": -x}).implementation == "xla"
+    with pytest.raises(SpecError, match=r"^gla: pallas_tpu has no gv; leave the implementation out, or gv"):
+        made(**call, inputs={**inputs, "gv": -x}, implementation="pallas_tpu")
+
+
 def test_every_argument_changes_the_key() -> None:
     tall = {"x": np.ones((64, 256), np.float32)}
     first, second = tops_kernels.configurations("rms_norm", "pallas_tpu", "fwd", tall, {}, "v5e")[:2]

@@ -19,7 +19,7 @@ _WORDS = ["X", "Y", "K", "*B", "B T K", "float32", "int8", "xla", "fwd", "vjp", 
           "lambda", "é\n", "9" * 400, "(" * 60, "inf", "nan", "mxu", "of", "backend", "N+1", "*B+1", "s", "T"]  # fmt: skip
 _KEYS = ["q", "g", "o", "X", "Y", "K", "B", "of", "shape", "dtype", "optional", "domain", "doc", "type", "default", "choices", "where", "vjp", "vmap",
          "shard_free", "expr", "hint", "flops", "bytes", "mxu", "name", "family", "version", "status", "kernel_map", "dims", "pass", "present", "params",
-         "alternatives", "dtype_param", "with", "rises", "indexes", "s", "cu_seqlens", "a b", "é", *SECTIONS]  # fmt: skip
+         "alternatives", "dtype_param", "with", "rises", "indexes", "only", "s", "cu_seqlens", "a b", "é", *SECTIONS]  # fmt: skip
 _scalars = st.one_of(
     st.sampled_from(_WORDS), st.text(max_size=8), st.booleans(), st.integers(), st.integers(-3, 5), st.floats(), st.dates(),
     st.builds(lambda: 10**5000), st.builds(lambda: 1 << 20000),

@@ -101,6 +101,13 @@ def test_a_scaled_case_is_within_its_bounds_and_within_its_contract(index: int, 
         assert all(min(workloads._parts(scaled.dims[name])) >= 16 for name in shrunk)
 
 
+def test_where_query_heads_are_key_heads_both_are_halved_and_never_to_fewer_query_heads() -> None:
+    case = next(case for case in _CASES if case.op.name == "simple_gla" and case.dims["HQ"] == case.dims["H"] == 64)
+    scaled = case.fit(1 << 24, 1 << 24, "vjp")
+    assert scaled.dims["H"] == 32
+    assert scaled.dims["HQ"] in (32, 64)
+
+
 def test_scaling_stops_where_nothing_is_left_to_halve() -> None:
     with pytest.raises(ValueError, match="no scaled row within 1 bytes"):
         _CASES[0].fit(1)

@@ -81,7 +81,9 @@ class OpBenchmark(TimedBenchmark[BenchmarkWorkload]):
     def contenders(self) -> tuple[Contender, ...]:
         op = self.workload.case.op
         mine = tuple(
-            Contender(key, public(op), {"backend": key}, key) for key, why_not in supported(op).items() if not why_not
+            Contender(key, public(op), {"backend": key}, key)
+            for key, why_not in supported(op).items()
+            if not why_not and not op.lacks(key) & set(self.workload.case.present)
         )
         others = tuple(Contender(one.implementation, one.function, {}, one) for one in baselines.of(op))
         return mine + others

@@ -80,3 +80,12 @@ def test_a_worker_ends_when_the_command_that_started_it_is_killed(tmp_path):
 def test_a_program_that_cannot_be_started_is_a_fault_and_no_hang(tmp_path):
     answers = Pool("tpu", tmp_path, 1, 5.0, ["/no/such/program"]).run([{"do": "well"}])
     assert "fault" in answers[0]
+
+
+def test_source_lines_are_dumped_for_an_explanation_alone(tmp_path):
+    echo = "import os, sys, json\nfor _ in sys.stdin: print(json.dumps({'flags': os.environ['LIBTPU_INIT_ARGS']}), flush=True)"
+    located = []
+    for job in ({}, {"explain": True}):
+        [answer] = Pool("tpu", tmp_path, 1, 20.0, (sys.executable, "-c", echo)).run([job])
+        located.append("source_annotations=true" in answer["flags"])
+    assert located == [False, True]

@@ -12,12 +12,12 @@ _INTEGERS = tuple(dtype for dtype in model.DTYPES if dtype.startswith(("int", "u
 _SIGNED = tuple(dtype for dtype in _INTEGERS if dtype.startswith("int"))  # -1 is no index
 
 
-def inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
+def inputs(at: Reader, dtypes: tuple[DtypeVar, ...], kernel_map: tuple[str, ...]) -> tuple[Input, ...]:
     """Reads [inputs] and notes every fault."""
     optional = [name for name, spec in at.table.items() if isinstance(spec, dict) and spec.get("optional") is True]
     result: list[Input] = []
     for name, spec in at.named_subs():
-        spec.known(("shape", "dtype", "optional", "domain", "with", "rises", "indexes", "doc"))
+        spec.known(("shape", "dtype", "optional", "domain", "with", "rises", "indexes", "only", "doc"))
         texts = spec.table.get("shape", MISSING)
         shapes = tuple(_shape(spec, text) for text in (texts if isinstance(texts, list) and texts else [texts]))
         kinds = [(len(shape), bool(shape and shape[0].variadic)) for shape in shapes]
@@ -38,6 +38,7 @@ def inputs(at: Reader, dtypes: tuple[DtypeVar, ...]) -> tuple[Input, ...]:
                 with_=_with(spec, [other for other in optional if other != name]),
                 rises=spec.text("rises") if "rises" in spec.table else None,
                 indexes=spec.text("indexes") if "indexes" in spec.table else None,
+                only=_only(spec, kernel_map) if "only" in spec.table else (),
             )
         )
     variadic = {dim.name: dim.variadic for spec in result for shape in spec.all_shapes for dim in shape}
@@ -133,6 +134,18 @@ def _with(at: Reader, optional: list[str]) -> With | None:
     spec.known(optional)
     found = [With(name, _shape(spec, text, name)) for name, text in spec.table.items() if name in optional]
     return found[0] if found else None
+
+
+def _only(at: Reader, kernel_map: tuple[str, ...]) -> tuple[str, ...]:
+    """only = ["xla"]: implementations that take the input. xla is what a call falls back to, so it takes every one."""
+    found = at.texts("only", kernel_map, required=True)
+    if at.table.get("optional") is not True:
+        at.fault("only", at.table["only"], "an optional input: every implementation takes what each call gives")
+    elif found and "xla" not in found:
+        at.fault("only", at.table["only"], "xla among them: a call that no kernel takes falls back to it")
+    elif found and set(found) == set(kernel_map):
+        at.fault("only", at.table["only"], "fewer than all of op.kernel_map: without the key all take it")
+    return found
 
 
 def _keyed(spec: Input) -> Iterator[tuple[str, Shape]]:

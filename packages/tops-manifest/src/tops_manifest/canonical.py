@@ -52,6 +52,7 @@ def contract_data(op: Op) -> dict[str, object]:
                 **_with_data(spec.with_),
                 **({} if spec.rises is None else {"rises": spec.rises}),
                 **({} if spec.indexes is None else {"indexes": spec.indexes}),
+                **({"only": sorted(spec.only)} if spec.only else {}),
             }
             for spec in op.inputs
         ],

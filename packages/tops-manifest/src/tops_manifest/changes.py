@@ -83,6 +83,10 @@ def _input(old: Input, new: Input, was: Op, now: Op) -> Iterator[Change]:
         yield Change(f"{key}.rises", new.rises is not None, f"{old.rises or 'none'} -> {new.rises or 'none'}")
     if old.indexes != new.indexes:
         yield Change(f"{key}.indexes", new.indexes is not None, f"{old.indexes or 'none'} -> {new.indexes or 'none'}")
+    if set(old.only) != set(new.only):
+        fewer = bool(new.only) and not (old.only and set(old.only) <= set(new.only))
+        before, after = (", ".join(sorted(spec.only)) or "all" for spec in (old, new))
+        yield Change(f"{key}.only", fewer, f"{before} -> {after}")
     if old.domain != new.domain:
         narrower = not _domain(new).holds(_domain(old))
         yield Change(f"{key}.domain", narrower, f"{old.domain or 'any number'} -> {new.domain or 'any number'}")

@@ -79,7 +79,8 @@ def read(top: Reader, stem: str) -> Op:
     if not _STEM.match(family) and isinstance(head.table.get("family"), str):
         head.fault("family", family, "small letters, digits and _: it names files")
     dtypes = _dtypes(top.sub("dtypes", required=False))
-    inputs = _arrays.inputs(top.sub("inputs"), dtypes)
+    kernel_map = head.texts("kernel_map", model.IMPLEMENTATIONS, required=True)
+    inputs = _arrays.inputs(top.sub("inputs"), dtypes, kernel_map)
     dims = {dim.name for spec in inputs for shape in spec.all_shapes for dim in shape}
     params = _params.read(top.sub("params", required=False), _arrays.always_bound(inputs))
     rules = top.sub("contract", required=False)
@@ -92,7 +93,7 @@ def read(top: Reader, stem: str) -> Op:
         status=head.choice("status", model.STATUSES),
         ref=head.text("ref"),
         doc=head.text("doc"),
-        kernel_map=head.texts("kernel_map", model.IMPLEMENTATIONS, required=True),
+        kernel_map=kernel_map,
         dtypes=dtypes,
         inputs=inputs,
         outputs=_arrays.outputs(top.sub("outputs"), inputs, dtypes, params),

@@ -126,6 +126,7 @@ class Input:
     with_: With | None = None  # decides the shape instead, where its input is given
     rises: str | None = None  # the values rise from 0 to at most the size of this dimension
     indexes: str | None = None  # the values are positions along this dimension, each at most once; -1: none
+    only: tuple[str, ...] = ()  # the implementations that take it; none named: all
 
     @property
     def all_shapes(self) -> tuple[Shape, ...]:
@@ -199,6 +200,19 @@ class Op:
     def param(self, name: str) -> Param:
         """The parameter of this name."""
         return next(spec for spec in self.params if spec.name == name)
+
+    def lacks(self, implementation: str) -> frozenset[str]:
+        """The optional inputs that this implementation does not take."""
+        return frozenset(spec.name for spec in self.inputs if spec.only and implementation not in spec.only)
+
+    def as_taken_by(self, implementation: str) -> "Op":
+        """The contract without what this implementation lacks."""
+        lacked = self.lacks(implementation)
+        return dataclasses.replace(
+            self,
+            inputs=tuple(spec for spec in self.inputs if spec.name not in lacked),
+            vjp=tuple(name for name in self.vjp if name not in lacked),
+        )
 
     @property
     def variadic(self) -> Mapping[str, bool]:

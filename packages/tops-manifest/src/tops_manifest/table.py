@@ -57,6 +57,7 @@ def input_notes(spec: model.Input) -> list[str]:
     notes += [f"in {spec.domain}"] if spec.domain else []
     notes += [f"rises from 0 to at most {spec.rises}"] if spec.rises else []
     notes += [f"each of 0 to {spec.indexes} - 1 at most once, or -1"] if spec.indexes else []
+    notes += [f"{', '.join(spec.only)} alone"] if spec.only else []
     return notes + ([spec.doc] if spec.doc else [])
 
 

@@ -90,16 +90,29 @@ class Case:
         free = [name for name in self.dims if name in self.op.shard_free]
         rest = [name for name in self.dims if name not in free]
         for names, floor in ((free, 1), (rest, 128), (rest, 16)):
-            largest = max((max(_parts(self.dims[name]), default=0), name) for name in names) if names else (0, "")
-            size, name = largest
-            if size // 2 >= floor and size > 1:
-                old = self.dims[name]
-                new: DimSize = size // 2
-                if isinstance(old, tuple):
-                    at = old.index(size)
-                    new = (*old[:at], size // 2, *old[at + 1 :])
-                return dataclasses.replace(self, dims={**self.dims, name: new}, scale=self.scale * 2)
+            for size, name in sorted(((max(_parts(self.dims[name]), default=0), name) for name in names), reverse=True):
+                if size // 2 < floor or size < 2:
+                    break
+                smaller = self._with_half_of(name, size)
+                if smaller._is_a_call():
+                    return smaller
         return None
+
+    def _with_half_of(self, name: str, size: int) -> "Case":
+        old = self.dims[name]
+        new: DimSize = size // 2
+        if isinstance(old, tuple):
+            at = old.index(size)
+            new = (*old[:at], size // 2, *old[at + 1 :])
+        return dataclasses.replace(self, dims={**self.dims, name: new}, scale=self.scale * 2)
+
+    def _is_a_call(self) -> bool:
+        """Whether the contract takes it: half of the query heads may be fewer than the key/value heads."""
+        try:
+            self.binding()
+        except ContractValueError:
+            return False
+        return True
 
 
 def _parts(size: DimSize) -> tuple[int, ...]:

@@ -59,6 +59,7 @@ def jobs(ops: Sequence[Op], *, quick: bool = False) -> list[_Job]:
             for case in rows(op.name, quick=quick)
             for which in case.passes
             for name, subject, why_not in subjects
+            if not op.lacks(name) & set(case.present)
         ]
     return result
 

@@ -92,14 +92,17 @@ def dispatched(op: Op) -> Subject:
 
 
 def implementations(op: Op, interpret: object = True) -> Iterator[tuple[str, Subject | None, str]]:
-    """(kernel_map key, the subject or None, why not): run natively where this machine can, interpreted where possible."""
+    """(kernel_map key, the subject or None, why not): run natively where this machine can, interpreted where possible.
+
+    The subject's contract is without the inputs that the implementation does not take.
+    """
     platform = jax.default_backend()
     for key in op.kernel_map:
         answer = tops_kernels.support(op.name, key, platform)
         if answer.ok:
-            yield key, Subject(op, public(op), key), ""
+            yield key, Subject(op.as_taken_by(key), public(op), key), ""
         elif key in INTERPRETED:
-            yield key, Subject(op, public(op), key, interpret), ""
+            yield key, Subject(op.as_taken_by(key), public(op), key, interpret), ""
         else:
             yield key, None, f"not-supported: {answer.reason}"
 

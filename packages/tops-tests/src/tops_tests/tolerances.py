@@ -44,7 +44,7 @@ TABLE: Mapping[Key, float] = MappingProxyType(
             *_rows("gla", "fwd", ("o",), float32=2e-6, bfloat16=4e-3),
             *_rows("gla", "fwd", ("final_state",), **{"float32": 2e-6, "float32 of bfloat16": 4e-3}),
             *_rows("gla", "vjp", ("dq", "dk", "dv"), float32=2e-5, bfloat16=1e-2),
-            *_rows("gla", "vjp", ("dg", "dinitial_state"), **{"float32": 2e-5, "float32 of bfloat16": 1e-2}),
+            *_rows("gla", "vjp", ("dg", "dinitial_state", "dgv"), **{"float32": 2e-5, "float32 of bfloat16": 1e-2}),
             *_rows("gla_step", "fwd", ("o",), float32=2e-6, bfloat16=4e-3),
             *_rows("gla_step", "fwd", ("new_state",), float32=2e-6),
             *_rows("gla_step", "vjp", ("dq", "dk", "dv"), float32=4e-6, bfloat16=4e-3),

@@ -44,8 +44,9 @@ def _free_memory() -> int:
 class Child:
     """One compiling process and its dump folder."""
 
-    def __init__(self, platform: str, folder: Path, command: Sequence[str] = ()) -> None:
-        """command: another program in the worker's place, which a test may give."""
+    def __init__(self, platform: str, folder: Path, command: Sequence[str] = (), *, located: bool = False) -> None:
+        """command: another program in the worker's place, which a test may give; located: see dumps.flags."""
+        self.located = located
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close(), as long-lived as the child
@@ -62,7 +63,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env={**os.environ, **toolchain.environment(platform, folder)},
+            env={**os.environ, **toolchain.environment(platform, folder, located=self.located)},
             start_new_session=True,  # so that a kill takes what the compiler started with it
         )
 
@@ -137,9 +138,11 @@ class Pool:
 
     def __init__(self, platform: str, scratch: Path, count: int, limit: float, command: Sequence[str] = ()) -> None:
         self.platform, self.scratch, self.count, self.limit, self.command = platform, scratch, count, limit, command
+        self.located = False
 
     def run(self, jobs: Sequence[Job], done: Callable[[int, Answer], None] = lambda *_: None) -> list[Answer]:
         """The answers in the order of the jobs. `done` is called from the children's threads, one call at a time."""
+        self.located = any(job.get("explain") for job in jobs)
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
         for index in range(len(jobs)):
             waiting.put(index)
@@ -181,7 +184,7 @@ class Pool:
     def _child(self, number: int) -> Child | str:
         """Or why there is none: no such program, no room for its folder."""
         try:
-            return Child(self.platform, self.scratch / f"child-{number}", self.command)
+            return Child(self.platform, self.scratch / f"child-{number}", self.command, located=self.located)
         except OSError as error:
             return f"no process could be started: {error}"
 

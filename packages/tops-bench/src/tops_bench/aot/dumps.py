@@ -13,14 +13,17 @@ _WHOLE = "TLP"  # libtpu's name for the top-level program, which calls the other
 _ALLOCATION = re.compile(r"#allocation\d+ \[shape = '[^']*', space=(\w+), size = (0x[0-9a-f]+|\d+),(.*)\]")
 
 
-def flags(folder: Path) -> str:
-    """LIBTPU_INIT_ARGS that make libtpu write its schedules to `folder`. They must be set before libtpu is loaded."""
+def flags(folder: Path, *, located: bool = True) -> str:
+    """LIBTPU_INIT_ARGS that make libtpu write its schedules to `folder`. They must be set before libtpu is loaded.
+
+    located: with the source line of each op, about half of the text, which only an explanation reads.
+    """
     return " ".join(
         (
             f"--xla_jf_dump_to={folder}",
             "--xla_jf_dump_llo_text=true",
             f"--xla_jf_dump_llo_pass_label_regex={PASSES}",
-            "--xla_mosaic_enable_llo_source_annotations=true",
+            f"--xla_mosaic_enable_llo_source_annotations={str(located).lower()}",
         )
     )
 

@@ -24,6 +24,7 @@ def answers(planned: Sequence[Planned], settings: Settings) -> list[Answer]:
     result: list[Answer] = [{} for _ in planned]
     for platform in ("tpu", "cuda"):
         indices = [at for at, one in enumerate(planned) if targets.target(one.target).platform == platform]
+        indices.sort(key=lambda at: _weight(planned[at]), reverse=True)  # the longest first: children end together
         if not indices:
             continue
         why = toolchain.missing(platform)
@@ -42,6 +43,11 @@ def answers(planned: Sequence[Planned], settings: Settings) -> list[Answer]:
             for at, answer in zip(indices, pool.run([planned[at].job for at in indices], done), strict=True):
                 result[at] = answer
     return result
+
+
+def _weight(one: Planned) -> tuple[bool, bool]:
+    """What takes long to compile: XLA's own programs, of many fusions; then backward passes."""
+    return one.contender != "pallas_tpu", one.which == "vjp"
 
 
 def rows(planned: Sequence[Planned], settings: Settings) -> list[Row]:

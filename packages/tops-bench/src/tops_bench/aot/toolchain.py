@@ -21,8 +21,8 @@ def missing(platform: str) -> str | None:
     return f"compiling for {platform} needs {', '.join(absent)}, not installed here. Run: {INSTALL[platform]}"
 
 
-def environment(platform: str, dump_folder: Path) -> dict[str, str]:
-    """Variables for a child that compiles; they must stand before it imports jax."""
+def environment(platform: str, dump_folder: Path, *, located: bool = True) -> dict[str, str]:
+    """Variables for a child that compiles; they must stand before it imports jax. located: see dumps.flags."""
     if platform == "cuda":
         return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_dump_to={dump_folder} --xla_dump_hlo_as_text"}
     return {
@@ -31,7 +31,7 @@ def environment(platform: str, dump_folder: Path) -> dict[str, str]:
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: the topology asked for decides
         "TPU_WORKER_HOSTNAMES": "localhost",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else parallel children abort on libtpu's lock file
-        "LIBTPU_INIT_ARGS": dumps.flags(dump_folder),
+        "LIBTPU_INIT_ARGS": dumps.flags(dump_folder, located=located),
     }
 
 

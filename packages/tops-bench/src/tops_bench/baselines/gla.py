@@ -15,6 +15,7 @@ def gla_scan(
     g: jax.Array,
     initial_state: jax.Array | None = None,
     cu_seqlens: jax.Array | None = None,
+    gv: jax.Array | None = None,
     *,
     scale: float | None = None,
     reverse: bool = False,
@@ -36,14 +37,18 @@ def gla_scan(
     by_time = [
         jnp.moveaxis(x.astype(jnp.float32), 1, 0) for x in (q * (width**-0.5 if scale is None else scale), k, v, g)
     ]
+    if gv is not None:
+        by_time.append(jnp.moveaxis(gv, 1, 0))
     owner = jnp.zeros(t, jnp.int32)
     if cu_seqlens is not None:
         owner = jnp.searchsorted(cu_seqlens[1:], jnp.arange(t), side="right").astype(jnp.int32)
 
     def step(states: jax.Array, now: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        q, k, v, g, owner = now
+        q, k, v, g, *gates, owner = now
         packed = cu_seqlens is not None
         old = lax.dynamic_slice_in_dim(states, jnp.minimum(owner, sequences - 1), 1) if packed else states
+        for gv in gates:
+            old = old * jnp.exp(gv)[..., None, :]
         new = jnp.exp(g)[..., None] * old + k[..., None] * v[..., None, :]
         o = jnp.einsum("bhgk,bhkv->bhgv", q.reshape(*k.shape[:2], hq // h, -1), new, precision="highest")
         if packed:

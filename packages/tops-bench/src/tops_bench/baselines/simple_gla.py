@@ -19,8 +19,16 @@ def simple_gla_scan(
     *,
     scale: float | None = None,
     reverse: bool = False,
+    axis_name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """One step of lax.scan a token, the states in float32; with cu_seqlens the token's sequence picks one of N states."""
+    """One step of lax.scan a token, the states in float32; with cu_seqlens the token's sequence picks one of N states.
+
+    Raises ValueError for an axis_name: a recurrence goes through the whole of T.
+    """
+    if axis_name is not None:
+        raise ValueError(
+            f"simple_gla_scan: axis_name is {axis_name!r}; expected None, as the recurrence goes through the whole of T"
+        )
     b, t, hq, width = q.shape
     h = k.shape[2]
     sequences = b if cu_seqlens is None else cu_seqlens.shape[0] - 1

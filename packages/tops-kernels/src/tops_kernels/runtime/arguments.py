@@ -28,8 +28,11 @@ def check(op: str, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> Bind
     return tops_manifest.bind(tops_manifest.op(op), specs, params)
 
 
-def check_backend(op: str, backend: object, interpret: object) -> None:
-    """Raises for a backend the op does not have, or an `interpret` that goes with no kernel."""
+def check_backend(op: str, backend: object, interpret: object, arrays: Mapping[str, Any] | None = None) -> None:
+    """Raises for a backend the op does not have, an `interpret` that goes with no kernel, or a kernel that lacks one of the arrays given.
+
+    arrays: input name -> array or None; wanted where the contract has inputs that only some implementations take.
+    """
     known = [key for key in BACKENDS if key in tops_manifest.op(op).kernel_map]
     if backend is not None and not isinstance(backend, str):
         raise ContractTypeError(op, "backend", f"is of type {type(backend).__name__}", f"None or one of {known}")
@@ -43,11 +46,23 @@ def check_backend(op: str, backend: object, interpret: object) -> None:
         raise ContractValueError(
             op, "interpret", 'is given with backend="xla"', "a Pallas backend", "XLA code is compiled, not interpreted"
         )
+    asked = backend or ("pallas_tpu" if interpret is not False else None)  # what `dispatch` interprets
+    lacked = () if asked is None or arrays is None else tops_manifest.op(op).lacks(asked)
+    for name in sorted(lacked):
+        if arrays is not None and arrays[name] is not None:
+            argument, got = ("backend", f"is {backend!r}") if backend else ("interpret", "is given")
+            raise ContractValueError(
+                op,
+                argument,
+                f"{got} with {name}",
+                'backend None or "xla"',
+                f"{asked} has no {name}: leave {name} out, or {argument}",
+            )
 
 
 def explain(op: str, arrays: Mapping[str, Any], params: Mapping[str, Any], backend: object, interpret: object) -> None:
     """Raises the named error for arguments that jax.jit refused; returns where the fault is not in the arguments."""
-    check_backend(op, backend, interpret)
+    check_backend(op, backend, interpret, arrays)
     check(op, arrays, params)
 
 

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from tops_kernels.runtime.blocklist import blocked_where_traced
+from tops_kernels.runtime.choice import choose
 
 Implementation: TypeAlias = Callable[..., Any]
 
@@ -52,7 +53,7 @@ def dispatch(
             if key != "xla" and not blocked_where_traced(op, key)
             for name in PLATFORMS[key]
         }
-        return lax.platform_dependent(*arrays, default=xla, **kernels) if kernels else xla(*arrays)
+        return choose(*arrays, default=xla, **kernels) if kernels else xla(*arrays)
     row = blocked_where_traced(op, backend, insisted=True)
     if row is not None:
         raise ValueError(f'{op}: backend={backend!r} is on the blocklist: {row}. Use backend=None or "xla"')

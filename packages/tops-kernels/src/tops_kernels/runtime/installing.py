@@ -28,6 +28,8 @@ def install(bundle: str) -> Installed:
     The bundle is looked through twice: nothing is installed of one that is not whole.
     Raises: BundleError.
     """
+    if not bundle:
+        raise BundleError("the bundle's name is empty; expected a folder, a tar file, a URL, or a name on TOPS_MIRROR")
     where = located(bundle)
     if "://" not in where:
         return _install(Path(where), bundle)

@@ -26,7 +26,7 @@ def chosen(op: str, override: Override, which: str, kinds: Mapping[str, type[Any
     """The configuration asked for one pass, by the implementation whose kind it is; None leaves one to its heuristic.
 
     Args:
-      kinds: implementation -> type of its configurations. All branches of a call are traced, so one kernel's blocks must not
+      kinds: implementation -> type of its configurations. A call holds a kernel for each platform, and one's blocks must not
         reach another's.
     Raises: TypeError for a configuration that is none of these.
     """

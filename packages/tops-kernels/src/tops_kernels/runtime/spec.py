@@ -113,11 +113,15 @@ def spec(
     _one_of("kind", kind, KINDS)
     _one_of("target", target, NATIVE_TARGETS if kind == "native" else PORTABLE_TARGETS, f" for kind {kind!r}")
     contract = tops_manifest.op(op)
+    provided = {name for name, one in inputs.items() if one is not None}
     if implementation is None:
-        implementation = next(key for key in reversed(contract.kernel_map) if key == "xla" or support(op, key, target))
+        able = (key for key in reversed(contract.kernel_map) if not contract.lacks(key) & provided)
+        implementation = next(key for key in able if key == "xla" or support(op, key, target))
     can = support(op, implementation, target)
     if not can:
         raise SpecError(f"{op}: {can.reason}")
+    for name in sorted(contract.lacks(implementation) & provided):
+        raise SpecError(f"{op}: {implementation} has no {name}; leave the implementation out, or {name}")
     unknown = sorted(set(inputs) - {one.name for one in contract.inputs})
     if unknown:
         raise SpecError(f"{op}: no input {unknown[0]!r}; expected {', '.join(one.name for one in contract.inputs)}")

@@ -55,7 +55,8 @@ def write_whole(path: Path, data: bytes) -> bool:
     except OSError as error:
         reason = error.strerror or str(error)
         warn_once(
-            "storing", f"cannot write {path}: {reason}; going on without. Set TOPS_WORKSPACE to a place with room"
+            "storing",
+            f"cannot write {path}: {reason}; going on without. Set TOPS_WORKSPACE, or what names this place, to one with room",
         )
         return False
     return True

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,16 +50,23 @@ def configured(
     call: Signature | None,
     override: Override,
     which: str,
+    backend: str | None,
     interpret: object,
     kinds: Mapping[str, type[Config]],
-) -> Callable[[str], Any]:
-    """A function from a kernel_map key to its configuration for one pass of a call: asked for, else tuned, else None for the heuristic's.
+) -> Mapping[str, Any]:
+    """Implementation -> its configuration for one pass of a call: asked for, else tuned, else None for the heuristic's.
 
-    Args: see `chosen` and `tuned_config`. Nothing is looked up until the implementation is traced.
+    Those that the call may run are in it, settled here: a kernel itself is traced when the call is lowered, and by then no block that
+    asks for a configuration need be open.
+
+    Args: see `chosen` and `tuned_config`; backend, interpret: the call's own.
     Raises: TypeError for a configuration asked for that is of none of the kinds.
     """
     asked = chosen(op, override, which, kinds)
-    return lambda key: asked[key] or tuned_config(call, override, key, which, interpret, kinds[key])
+    if interpret is not False:
+        backend = backend or "pallas_tpu"
+    wanted = [key for key in kinds if backend in (None, key)]
+    return {key: asked[key] or tuned_config(call, override, key, which, interpret, kinds[key]) for key in wanted}
 
 
 def tuned_config(

@@ -130,9 +130,11 @@ LOG_IN_JIT = Variable(
     "0 or 1",
     _switch,
 )
-DUMP_COUNT = Variable("TOPS_DUMP_COUNT", "100", "how many calls a process dumps at most", "a whole number", _count)
+DUMP_COUNT = Variable(
+    "TOPS_DUMP_COUNT", "100", "how many calls a process dumps at most", "a whole number, 0 or more", _count
+)
 DUMP_BYTES = Variable(
-    "TOPS_DUMP_BYTES", str(4 << 30), "how many bytes a process dumps at most", "a whole number", _count
+    "TOPS_DUMP_BYTES", str(4 << 30), "how many bytes a process dumps at most", "a whole number, 0 or more", _count
 )
 DUMP_INCLUDE = Variable(
     "TOPS_DUMP_INCLUDE", "*", "the ops that are dumped", "names or patterns (*, ?), separated by commas", _patterns

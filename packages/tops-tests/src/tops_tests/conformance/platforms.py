@@ -1,6 +1,8 @@
 """Where a program may go: export, lowering for every platform, refusal of a forced backend, many devices, and the cost formula."""
 
 import contextlib
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -55,11 +57,12 @@ def _on(platform: str) -> contextlib.AbstractContextManager[object]:
 @check("op")
 def export_carries_the_platforms_own_kernel(subject: Subject) -> None:
     """Exported for one platform from this host: its kernel is inside where kernel_map has one, and no other's is."""
-    for dtypes in drawing.float_dtypes(subject.op):
-        case = drawing.tiny(subject.op, size=5, dtypes=dtypes)
-        test = OpTest(case)
-        for platform in PLATFORMS:
-            own = [key for key, (where, _) in _KERNEL.items() if where == platform and key in subject.op.kernel_map]
+    for dtypes, platform in itertools.product(drawing.float_dtypes(subject.op), PLATFORMS):
+        own = [key for key, (where, _) in _KERNEL.items() if where == platform and key in subject.op.kernel_map]
+        forms = {form.present: form for form in _forms_of_kernels(subject, own, dtypes)}
+        for case in forms.values():
+            test = OpTest(case)
+            taken = [key for key in own if not subject.op.lacks(key) & set(case.present)]
             programs: list[tuple[Any, tuple[Any, ...]]] = [(subject.call(case), tuple(test.avals().values()))]
             if test.differentiable:
                 cotangents = tuple(jax.eval_shape(test.gen_cotangents, jax.random.key(0)))
@@ -69,19 +72,47 @@ def export_carries_the_platforms_own_kernel(subject: Subject) -> None:
                     exported = jax.export.export(jax.jit(program), platforms=(platform,), disabled_checks=_UNSTABLE)
                     text = exported(*avals).mlir_module()
                 for key, (_, mark) in _KERNEL.items():
-                    if (mark in text) != (key in own):
+                    if (mark in text) != (key in taken):
                         has = "has" if mark in text else "lacks"
                         raise ConformanceError(
                             f"{test.where}: exported for {platform} the program {has} {key}'s kernel"
                         )
 
 
+def _forms_of_kernels(subject: Subject, keys: list[str], dtypes: dict[str, str]) -> list[Case]:
+    """A tiny case of all that can be given; and for each kernel that does not take all of it, one of what it takes."""
+    return [drawing.tiny(op, size=5, dtypes=dtypes) for op in (subject.op, *map(subject.op.as_taken_by, keys))]
+
+
+@check("op")
+def a_kernel_that_lacks_an_input_says_so(subject: Subject) -> None:
+    """Insisted on, or interpreted, with an input that it does not take: an error naming op, argument and input."""
+    found = [(key, name) for key in subject.op.kernel_map for name in sorted(subject.op.lacks(key))]
+    if not found:
+        raise NotApplicable("every implementation takes every input")
+    for key, name in found:
+        case = drawing.tiny(subject.op, present=(name,))
+        for argument, how in (("backend", {"backend": key}), ("interpret", {"interpret": True})):
+            try:
+                jax.eval_shape(functools.partial(_given, subject, case, how), *OpTest(case).avals().values())
+            except ValueError as error:
+                text = str(error)
+                if text.startswith(f"{subject.op.name}: {argument} ") and f" with {name}; expected" in text:
+                    continue
+                raise ConformanceError(f"{subject.op.name}: {key} with {name} is told {text:.200}") from error
+            raise ConformanceError(f"{subject.op.name}: {key} takes {name}, which the contract says it does not")
+
+
+def _given(subject: Subject, case: Case, how: dict[str, Any], *arrays: Any) -> Any:
+    return subject.function(**dict(zip(case.inputs(), arrays, strict=True)), **case.params, **how)
+
+
 @check("op")
 def a_forced_backend_is_refused_where_it_has_no_code(subject: Subject) -> None:
     """Lowered for a platform that `support` says no to, a forced kernel raises naming op and backend; the right one is lowered."""
-    case = drawing.tiny(subject.op, size=5)
-    avals = tuple(OpTest(case).avals().values())
     for key in subject.op.kernel_map:
+        case = drawing.tiny(subject.op.as_taken_by(key), size=5)
+        avals = tuple(OpTest(case).avals().values())
         forced = jax.jit(Subject(subject.op, subject.function, key).call(case))
         for platform in PLATFORMS:
             traced = forced.trace(*avals)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from tops_kernels.ops.gla._pallas_tpu_decay import CHUNK, Rows
 from tops_kernels.ops.gla._pallas_tpu_layout import Layout
@@ -90,3 +91,20 @@ def keep_inside(rows: Rows, inside: list[jax.Array] | None) -> Rows:
     if inside is None:
         return rows
     return [jnp.where(mask, row, 0.0) for mask, row in zip(inside, rows, strict=True)]
+
+
+def in_hbm(x: jax.Array, interpret: Any) -> jax.Array:
+    """x, an operand of a kernel, kept in HBM. XLA may choose VMEM for one: its blocks are then copied by the core, line by line, a tenth of the
+    backward pass on v6e."""
+    return x if interpret is not False else _constrained(x)
+
+
+@jax.custom_batching.custom_vmap
+def _constrained(x: jax.Array) -> jax.Array:
+    return pltpu.with_memory_space_constraint(x, pltpu.HBM)
+
+
+@_constrained.def_vmap
+def _constrained_batch(_size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    # jax has no batching rule for the constraint.
+    return _constrained(x), batched[0]

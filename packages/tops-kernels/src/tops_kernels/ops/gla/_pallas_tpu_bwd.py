@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from tops_kernels.ops.gla import _pallas_tpu_chunk as chunk
 from tops_kernels.ops.gla import _pallas_tpu_chunk_bwd as chunk_bwd
-from tops_kernels.ops.gla._pallas_tpu_blocks import Call, clear_tail, keep_inside, load_state, save_state, split
+from tops_kernels.ops.gla._pallas_tpu_blocks import Call, clear_tail, in_hbm, keep_inside, load_state, save_state, split
 from tops_kernels.ops.gla._pallas_tpu_decay import ROWS, Rows, decays, masks
 from tops_kernels.ops.gla._pallas_tpu_plan import Visit
 from tops_kernels.runtime.manual import shape_like
@@ -128,7 +128,7 @@ def backward(
         ],
         compiler_params=_SEMANTICS,
         interpret=interpret,
-    )(*([] if table is None else [table]), q, k, v, g, do, states, dfinal)
+    )(*([] if table is None else [table]), *(in_hbm(x, interpret) for x in (q, k, v, g, do)), states, dfinal)
     return out
 
 

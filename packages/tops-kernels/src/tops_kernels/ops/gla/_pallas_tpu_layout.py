@@ -56,7 +56,7 @@ class Layout:
         if ref.dtype == jnp.float32:
             lines = ref.reshape(CHUNK * heads, LANES)
             return self.order([lines[_strided(r, head, heads), :] for r in range(ROWS)])
-        words = ref.bitcast(jnp.int32).reshape(CHUNK * heads // 2, LANES)
+        words = ref.reshape(CHUNK * heads, LANES).bitcast(jnp.int32)
         pairs = [words[_strided(r, head // 2, heads // 2), :] for r in range(ROWS)]
         halves = [pair & jnp.int32(_HIGH_HALF) if head % 2 else pair << 16 for pair in pairs]
         return self.order([lax.bitcast_convert_type(half, jnp.float32) for half in halves])
@@ -88,7 +88,7 @@ class Layout:
                     lines[_strided(r, head + i, heads), :] = row
         else:
             heads = ref.shape[2] // 2
-            words = ref.bitcast(jnp.int32).reshape(CHUNK * heads, LANES)
+            words = ref.reshape(2 * CHUNK * heads, LANES).bitcast(jnp.int32)
             for i in range(0, len(values), 2):
                 for r, pair in enumerate(zip(values[i], values[i + 1], strict=True)):
                     word = pltpu.pack_elementwise(list(pair), packed_dtype=jnp.bfloat16)  # type: ignore[no-untyped-call]  # jax has no types for it

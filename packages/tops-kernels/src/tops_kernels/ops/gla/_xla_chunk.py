@@ -44,11 +44,14 @@ def _onward(qd: jax.Array, kd: jax.Array, total: jax.Array) -> tuple[jax.Array, 
     before = jnp.stack([one, left], axis=2)  # what a row of each half is multiplied by: [N, blocks, 2, K]
     after = jnp.stack([right, one], axis=2)
 
-    def times(x: jax.Array, factor: jax.Array) -> jax.Array:
-        halves = x.reshape(*x.shape[:-2], blocks, 2, size // 2, x.shape[-1])
-        return (halves * factor[..., None, :]).reshape(x.shape)
+    def of_rows(factor: jax.Array) -> jax.Array:
+        """[N, blocks, 2, K] -> [N, C, K]."""
+        n, k = factor.shape[0], factor.shape[-1]
+        rows = jnp.broadcast_to(factor.reshape(-1, 1, k), (n * 2 * blocks, size // 2, k))
+        return rows.reshape(n, -1, k)
 
-    return times(qd, before[:, None]), times(kd, after), left * right
+    # By rows, and not by dimensions of their own: where the gradient's sum over a product has seven, as under vmap, XLA:CPU crashes.
+    return qd * of_rows(before)[:, None], kd * of_rows(after), left * right
 
 
 def _pairs(size: int, half: int) -> np.ndarray[Any, Any]:
@@ -93,9 +96,10 @@ def ends(k: jax.Array, v: jax.Array, a: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def forward(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-> o [N, G, C, V], state after the chunk [N, K, V]."""
+    """-> o [N * G, C, V], state after the chunk [N, K, V]."""
     o, qd, added, whole = local(q, k, v, jnp.exp(g))
-    return o + _dot("ngck,nkv->ngcv", qd, state), whole[..., None] * state + added
+    o = o + _dot("ngck,nkv->ngcv", qd, state)
+    return o.reshape(-1, *v.shape[1:]), whole[..., None] * state + added
 
 
 def next_state(k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> jax.Array:
@@ -123,7 +127,7 @@ def backward(
     after: jax.Array,  # not wanted here
     dstate: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """state: before the chunk; dstate: of the state after it -> gradients of q, k, v, g and of the state before.
+    """state: before the chunk; dstate: of the state after it -> gradients of q [N * G, C, K], k, v, g and of the state before.
 
     The products of `local` are differentiated as products: a gradient of a decay is a sum of other factors, so nothing cancels and nothing
     is divided. That of g is the decay's times the decay: 0 where it is.
@@ -131,4 +135,4 @@ def backward(
     a = jnp.exp(g)
     (_, qd, _, whole), pull = jax.vjp(local, q, k, v, a)
     dq, dk, dv, da = pull((do, _dot("ngcv,nkv->ngck", do, state), dstate, jnp.sum(state * dstate, axis=-1)))
-    return dq, dk, dv, da * a, whole[..., None] * dstate + _dot("ngck,ngcv->nkv", qd, do)
+    return dq.reshape(-1, *k.shape[1:]), dk, dv, da * a, whole[..., None] * dstate + _dot("ngck,ngcv->nkv", qd, do)

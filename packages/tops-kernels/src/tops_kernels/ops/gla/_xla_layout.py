@@ -103,7 +103,7 @@ class Layout:
         return x if at.visit is None else jnp.where(self._inside(at.visit), x, 0.0)
 
     def put(self, out: jax.Array, x: jax.Array, head: jax.Array, at: Step) -> jax.Array:
-        """`out` [B, T, HQ or H, W] with the rows of a visit, x [N, (G,) C, W]."""
+        """`out` [B, T, HQ or H, W] with the rows of a visit, x [N or N * G, C, W]."""
         x = x.reshape(self.b, -1, *x.shape[-2:]).swapaxes(1, 2).astype(out.dtype)
         start = self._corner(at.chunk, head * (out.shape[2] // self.h))
         if at.visit is not None:

@@ -13,6 +13,8 @@ Knows no op: `Recurrence` is what one brings along. States are [S, H, K, V], S =
 
 import dataclasses
 import functools
+import operator
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -48,8 +50,8 @@ class Recurrence(Protocol):
     ) -> Any:
         """-> (gradients of floats .., gradient of initial_state)"""
 
-    def gates(self, floats: Any) -> jax.Array:
-        """-> log decays of the steps, [B, T, H, K], or [B, T, H, 1] where all channels share one"""
+    def gates(self, floats: Any) -> tuple[jax.Array, ...]:
+        """-> log decays of the steps, each [B, T, H, K or 1, V or 1]: 1 where all channels share one. What it makes varies as floats do"""
 
     def end(self, floats: Any, state: jax.Array | None, rows: jax.Array | None) -> jax.Array:
         """The state before the rows, None: zeros -> the state after them [B, H, K, V]"""
@@ -130,24 +132,28 @@ class _Axis:
         return total
 
 
-def _decay(op: Recurrence, floats: Any) -> jax.Array:
-    """Of all this shard's steps together, [B, H, K or 1, 1]. The logs are added up as a tree, 64 by 64: rounding does not grow with T."""
-    g = op.gates(floats).astype(jnp.float32)
-    while g.shape[1] > 1:
-        g = jnp.pad(g, ((0, 0), (0, -g.shape[1] % min(64, g.shape[1])), (0, 0), (0, 0)))
-        g = g.reshape(g.shape[0], -1, min(64, g.shape[1]), *g.shape[2:]).sum(2)
-    return jnp.exp(g[:, 0, :, :, None])
+def _decays(op: Recurrence, floats: Any) -> list[jax.Array]:
+    """Of all this shard's steps together, each [B, H, K or 1, V or 1]; their product is the state's. The logs are added up as a tree, 64 by
+    64: rounding does not grow with T."""
+    found = []
+    for g in op.gates(floats):
+        g = g.astype(jnp.float32)
+        while g.shape[1] > 1:
+            g = jnp.pad(g, ((0, 0), (0, -g.shape[1] % min(64, g.shape[1])), (0, 0), (0, 0), (0, 0)))
+            g = g.reshape(g.shape[0], -1, min(64, g.shape[1]), *g.shape[2:]).sum(2)
+        found.append(jnp.exp(g[:, 0]))
+    return found
 
 
 def _walk(
     start: jax.Array | None,
-    decays: jax.Array,
+    decays: Sequence[jax.Array],
     own: jax.Array,
     crosses: jax.Array | None = None,
     *,
     backwards: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """S <- decay * S + own along the shards [P, S, H, K, V], in the order of time or from its end.
+    """S <- decays * S + own along the shards [P, S, H, K, V], in the order of time or from its end.
 
     crosses: bool [P]; where false the state before a shard does not reach its other edge, whatever it is (a NaN too).
     Returns: S before each step, [P, S, H, K, V]; S after all.
@@ -156,11 +162,11 @@ def _walk(
     if crosses is None:
         crosses = jnp.ones(own.shape[0], bool)
 
-    def step(state: jax.Array, x: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        decay, own, crosses = x
-        return jnp.where(crosses, decay * state, 0.0) + own, state
+    def step(state: jax.Array, x: tuple[list[jax.Array], jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        decays, own, crosses = x
+        return jnp.where(crosses, functools.reduce(operator.mul, decays, state), 0.0) + own, state
 
-    last, before = lax.scan(step, state, (decays, own, cast(crosses, varying(own))), reverse=backwards)
+    last, before = lax.scan(step, state, (list(decays), own, cast(crosses, varying(own))), reverse=backwards)
     return before, last
 
 
@@ -171,7 +177,7 @@ def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
 
 def _whole_fwd(op: Recurrence, floats: Any, initial_state: Any, _: None) -> Any:
     axis = _Axis.of(op)
-    decays, own = axis.gather(_decay(op, floats), op.end(floats, None, None))
+    *decays, own = axis.gather(*_decays(op, floats), op.end(floats, None, None))
     before, final = _walk(initial_state, decays, own)
     state = _pick(before, axis.time)
     o, _final = op.forward(floats, state, None)
@@ -181,11 +187,11 @@ def _whole_fwd(op: Recurrence, floats: Any, initial_state: Any, _: None) -> Any:
 def _whole_bwd(op: Recurrence, floats: Any, initial_state: Any, _: None, state: Any, do: Any, dfinal: Any) -> Any:
     axis = _Axis.of(op)
     dfinal = dfinal.astype(jnp.float32)
-    parts = _decay(op, floats), op.start(floats, do, jnp.zeros_like(state), None)
+    parts = *_decays(op, floats), op.start(floats, do, jnp.zeros_like(state), None)
     if axis.is_tracked:
-        decays, own = axis.gather(*parts)
+        *decays, own = axis.gather(*parts)
     else:
-        decays, own, dfinals = axis.gather(*parts, dfinal)
+        *decays, own, dfinals = axis.gather(*parts, dfinal)
         dfinal = dfinals.sum(0)
     after, dinitial = _walk(dfinal, decays, own, backwards=True)
     *grads, _dstate = op.backward(floats, state, None, do, _pick(after, axis.time))
@@ -258,7 +264,7 @@ def _packed_fwd(op: Recurrence, floats: Any, initial_state: Any, cu_seqlens: Any
     here = pack.crosses_here  # then the state of before comes by way of the walk
     start = None if initial_state is None else jnp.where(here, 0.0, initial_state[n][None].astype(jnp.float32))
     own = jnp.where(is_open, op.end(floats, start, rows), 0.0)
-    decays, owns = axis.gather(jnp.where(here, _decay(op, floats), 0.0), own)
+    *decays, owns = axis.gather(*(jnp.where(here, x, 0.0) for x in _decays(op, floats)), own)
     before, _ = _walk(None, decays, owns, pack.crosses)
     state = _pick(before, axis.time)
     o, finals = op.forward(floats, _packed_start(pack, initial_state, state), pack.local)
@@ -275,7 +281,8 @@ def _packed_bwd(
     n, is_open, rows = pack.edge(later=False)
     here = pack.crosses_here
     own = op.start(floats, do, jnp.where(is_open & ~here, dfinal[n][None], 0.0), rows)
-    decays, owns = axis.gather(jnp.where(here, _decay(op, floats), 0.0), jnp.where(is_open, own, 0.0))
+    ends = (jnp.where(here, x, 0.0) for x in _decays(op, floats))
+    *decays, owns = axis.gather(*ends, jnp.where(is_open, own, 0.0))
     after, _ = _walk(None, decays, owns, pack.crosses, backwards=True)
     n, is_open, _ = pack.edge(later=True)
     dlocal = pack.put(jnp.where(_over(pack.last, dfinal), dfinal, 0.0), n, is_open, _pick(after, axis.time))

@@ -60,6 +60,7 @@ def _gla_fwd(
 ) -> tuple[jax.Array, jax.Array]:
     call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g))
+    weak = _weak(call, arrays[3])
     states = call.states(initial_state)
 
     def group(out: jax.Array, head: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -74,7 +75,7 @@ def _gla_fwd(
                 q = call.cut_queries(q, head, at) * scale
                 return form.forward(q, *(call.cut(x, head, at) for x in others), current)
 
-            o, current = _choose(forward, call, arrays[3], head, at)
+            o, current = _choose(forward, weak, head, at)
             return (
                 current,
                 _gathered(finals, current, at, at.visit and at.visit.last),
@@ -123,6 +124,7 @@ def _gla_bwd(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
     call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g, do))
+    weak = _weak(call, arrays[3])
     states, dfinals = call.states(initial_state), call.states(dfinal)
 
     def group(outs: tuple[jax.Array, ...], head: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -134,7 +136,7 @@ def _gla_bwd(
             def next_state(form: Any) -> Any:
                 return form.next_state(*(call.cut(x, head, at) for x in arrays[1:4]), before)
 
-            return _choose(next_state, call, arrays[3], head, at), left
+            return _choose(next_state, weak, head, at), left
 
         # What each visit finds is what the one before left, or its sequence's initial state: `found` serves both ways.
         final, found = lax.scan(onward, call.start(initial)[0], call.steps)
@@ -151,7 +153,7 @@ def _gla_bwd(
                 dq, *grads = form.backward(q, *others, do, _entered(initial, left, at), after, dstate)
                 return dq * scale, *grads
 
-            *grads, dstate = _choose(backward, call, arrays[3], head, at)
+            *grads, dstate = _choose(backward, weak, head, at)
             outs = tuple(call.put(out, x, head, at) for out, x in zip(outs, grads, strict=True))
             return (dstate, left, _gathered(dinitials, dstate, at, at.visit and at.visit.first), outs), None
 
@@ -199,6 +201,7 @@ def _gla_end(
 ) -> jax.Array:
     call = Layout(k, k, v, None, reverse=reverse, heads=heads)
     arrays = tuple(call.arranged(_rows_of(x, rows)) for x in (k, v, g))
+    weak = _weak(call, arrays[2])
     states = call.states(initial_state)
 
     def group(_: None, head: jax.Array) -> tuple[None, jax.Array]:
@@ -206,7 +209,7 @@ def _gla_end(
             def next_state(form: Any) -> Any:
                 return form.next_state(*(call.cut(x, head, at) for x in arrays), current)
 
-            return _choose(next_state, call, arrays[2], head, at), None
+            return _choose(next_state, weak, head, at), None
 
         return None, lax.scan(step, call.of_heads(states, head), call.steps)[0]
 
@@ -242,6 +245,7 @@ def _gla_start(
 ) -> jax.Array:
     call = Layout(q, g, v, None, reverse=reverse, heads=heads)
     queries, g, cotangents = (call.arranged(_rows_of(x, rows)) for x in (q, g, do))
+    weak = _weak(call, g)
     dstates = call.states(dfinal)
 
     def group(_: None, head: jax.Array) -> tuple[None, jax.Array]:
@@ -250,7 +254,7 @@ def _gla_start(
                 q, do = call.cut_queries(queries, head, at) * scale, call.cut_queries(cotangents, head, at)
                 return form.state_before(q, call.cut(g, head, at), do, dstate)
 
-            return _choose(state_before, call, g, head, at), None
+            return _choose(state_before, weak, head, at), None
 
         return None, lax.scan(step, call.of_heads(dstates, head), call.steps, reverse=True)[0]
 
@@ -265,12 +269,25 @@ def _rows_of(x: jax.Array, rows: jax.Array | None) -> jax.Array:
     return jnp.where((row >= rows[0]) & (row < rows[1]), x, 0)
 
 
-def _choose(compute: Callable[[Any], Any], call: Layout, g: jax.Array, head: jax.Array, at: Step) -> Any:
+def _weak(call: Layout, g: jax.Array) -> Callable[[jax.Array, Step], jax.Array] | None:
+    """g as arranged -> of a head and a step, whether `_xla_narrow` may be used there; None: nowhere."""
+    # In short chunks the exact form is no slower, and gradients of g that are 0 come out as 0.
+    if call.size <= exact.SUB:
+        return None
+    if (
+        call.sequences is not None
+    ):  # by a visit's own rows: what a sequence gives is not for its neighbours' gates to change, nor for padding's
+        return lambda head, at: narrow.narrow_chunks(call.cut(g, head, at)[:, :, None], call.size)[0, 0]
+    chunks = narrow.narrow_chunks(g, call.size)
+    return lambda head, at: jnp.all(lax.dynamic_slice(chunks, (at.chunk, head), (1, call.n)))
+
+
+def _choose(
+    compute: Callable[[Any], Any], weak: Callable[[jax.Array, Step], jax.Array] | None, head: jax.Array, at: Step
+) -> Any:
     """compute(module) with the module that the chunk's gates allow. It cuts its operands itself, inside the branch: cut before, they would
     be copied once more."""
-    if call.size <= exact.SUB:
-        return compute(exact)  # no slower, and gradients of g that are 0 come out as 0
-    return lax.cond(narrow.is_narrow(call.cut(g, head, at)), lambda: compute(narrow), lambda: compute(exact))
+    return compute(exact) if weak is None else lax.cond(weak(head, at), lambda: compute(narrow), lambda: compute(exact))
 
 
 def _entered(initial: jax.Array, current: jax.Array, at: Step) -> jax.Array:

@@ -123,13 +123,13 @@ class _Static:
 
     def forward(self, *arrays: Any) -> Any:
         """Each implementation's `gla_step_fwd`."""
-        config = configured(self.op, self.signature, self.override, "fwd", self.interpret, CONFIGS)
+        config = configured(self.op, self.signature, self.override, "fwd", self.backend, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.gla_step import pallas_tpu  # Pallas takes longer to import than all of this package
 
             return pallas_tpu.gla_step_fwd(
-                *arrays, scale=self.scale, config=config("pallas_tpu"), interpret=self.interpret
+                *arrays, scale=self.scale, config=config["pallas_tpu"], interpret=self.interpret
             )
 
         implementations: dict[str, Implementation] = {

@@ -73,19 +73,19 @@ class _Static:
     def dispatch(self, which: str, name: str, values: dict[str, Any], *arrays: Any) -> Any:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
 
-        config = configured("matmul", self.signature, self.override, which, self.interpret, CONFIGS)
+        config = configured("matmul", self.signature, self.override, which, self.backend, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.matmul import pallas_tpu  # Pallas takes longer to import than all of this package
 
             run = getattr(pallas_tpu, name)
-            return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
+            return run(*arrays, **values, config=config["pallas_tpu"], interpret=self.interpret)
 
         def on_gpu(*arrays: Any) -> Any:
             from tops_kernels.ops.matmul import pallas_gpu  # likewise
 
             run = getattr(pallas_gpu, name)
-            return run(*arrays, **values, config=config("pallas_gpu"), interpret=self.interpret)
+            return run(*arrays, **values, config=config["pallas_gpu"], interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),

@@ -21,6 +21,10 @@ from tops_kernels.ops.matmul.epilogue import activated
 from tops_kernels.runtime.chip import chip
 from tops_kernels.runtime.manual import shape_like
 
+_STRAIGHT = (
+    7  # from this generation on a product that lies in VMEM before it is added costs time (K in blocks of 512: 10 %)
+)
+
 
 def matmul_fwd(
     a: jax.Array,
@@ -75,6 +79,7 @@ class _Form:
     transpose_b: bool = False  # b lies as [N, K]
     activation: str = "none"
     keep: bool = False  # the second result: the sum as the activation was given it, float32
+    straight: bool = False  # a step's product goes straight into the sum
 
 
 def _launch(
@@ -93,7 +98,14 @@ def _launch(
     on = chip()
     out_itemsize = sum(dtype.itemsize for dtype in out_types)
     product = Product(
-        groups=groups, m=m, n=n, k=k, itemsize=a.dtype.itemsize, out_itemsize=out_itemsize, transposed=form.transpose_a
+        groups=groups,
+        m=m,
+        n=n,
+        k=k,
+        itemsize=a.dtype.itemsize,
+        out_itemsize=out_itemsize,
+        transposed=form.transpose_a,
+        activated=form.activation != "none",
     )
     config = config or default_config(product, on)
     bm, bn, bk = min(config.block_m, m), min(config.block_n, n), min(config.block_k, k)
@@ -110,7 +122,13 @@ def _launch(
     biases = [] if bias is None else [bias[None, :]]
     steps = pl.cdiv(k, bk)
     out: list[jax.Array] = pl.pallas_call(
-        functools.partial(_body, form=form, has_bias=bias is not None, k=k, steps=steps),
+        functools.partial(
+            _body,
+            form=dataclasses.replace(form, straight=on.generation >= _STRAIGHT),
+            has_bias=bias is not None,
+            k=k,
+            steps=steps,
+        ),
         name=form.name,
         grid=(groups, pl.cdiv(m, bm), pl.cdiv(n, bn), steps),
         in_specs=[a_spec, b_spec, *([bias_spec] * len(biases))],
@@ -141,7 +159,6 @@ def _body(a_ref: Any, b_ref: Any, *refs: Any, form: _Form, has_bias: bool, k: in
     y_ref, z_ref = refs[0], refs[1] if form.keep else None
     step = pl.program_id(3)
     a, b = _within_k(a_ref, b_ref, form, k, step)
-    part = _dot(a, b, form)
 
     def finish(total: jax.Array) -> None:
         z = total if bias_ref is None else total + bias_ref[...].astype(total.dtype)
@@ -150,9 +167,23 @@ def _body(a_ref: Any, b_ref: Any, *refs: Any, form: _Form, has_bias: bool, k: in
         y_ref[...] = activated(z, form.activation).astype(y_ref.dtype)
 
     if steps == 1:
-        finish(part)
+        finish(_dot(a, b, form))
         return
     sum_ref = refs[-1]
+    if form.straight:
+
+        @pl.when(step == 0)
+        def _clear_sum() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+
+        sum_ref[...] += _dot(a, b, form)
+
+        @pl.when(step == steps - 1)
+        def _finish_sum() -> None:
+            finish(sum_ref[...])
+
+        return
+    part = _dot(a, b, form)  # used in several regions, so it lies in VMEM in between
 
     @pl.when(step == 0)
     def _start_sum() -> None:

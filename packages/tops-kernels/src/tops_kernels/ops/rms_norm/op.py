@@ -105,19 +105,19 @@ class _Static:
         """Function `name` of each implementation's module. `which`: the pass whose configuration may be overridden."""
         values = {"eps": self.eps, "scale_offset": self.scale_offset}
 
-        config = configured(self.op, self.signature, self.override, which, self.interpret, CONFIGS)
+        config = configured(self.op, self.signature, self.override, which, self.backend, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.rms_norm import pallas_tpu  # Pallas takes longer to import than all of this package
 
             run = getattr(pallas_tpu, name)
-            return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
+            return run(*arrays, **values, config=config["pallas_tpu"], interpret=self.interpret)
 
         def on_gpu(*arrays: Any) -> Any:
             from tops_kernels.ops.rms_norm import pallas_gpu  # likewise
 
             run = getattr(pallas_gpu, name)
-            return run(*arrays, **values, config=config("pallas_gpu"), interpret=self.interpret)
+            return run(*arrays, **values, config=config["pallas_gpu"], interpret=self.interpret)
 
         implementations: dict[str, Implementation] = {
             "xla": functools.partial(getattr(xla, name), **values),

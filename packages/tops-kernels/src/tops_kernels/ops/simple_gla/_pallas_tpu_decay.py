@@ -26,12 +26,13 @@ class Tables:
 
     @staticmethod
     def scratch() -> dict[str, Any]:
-        """By name; `columns` holds the sums of one step, see `Decays`."""
+        """By name; `lines` and `columns` hold the sums of one step, see `Decays`."""
         square = (LANES, LANES)
         return {
             "never": pltpu.VMEM(square, jnp.float32),
             "upto": pltpu.VMEM(square, jnp.bfloat16),
             "after": pltpu.VMEM(square, jnp.float32),
+            "lines": pltpu.VMEM((5, SUBLANES, LANES), jnp.float32),
             "columns": pltpu.VMEM((LANES, 4 * SUBLANES), jnp.float32),
         }
 
@@ -93,8 +94,8 @@ def _step(index: jax.Array, *, reverse: bool) -> jax.Array:
     return ROWS * (index & (SUBLANES - 1)) + (ROWS - 1 - row if reverse else row)
 
 
-def decays(log: jax.Array, ref: dict[str, Any], scale: float, *, reverse: bool) -> Decays:
-    """log: log decays [heads, 128] float32, heads up to 8, steps in the order of memory. ref: `Tables`."""
+def write_decays(log: jax.Array, ref: dict[str, Any], scale: float, *, reverse: bool) -> None:
+    """log: log decays [heads, 128] float32, heads up to 8, steps in the order of memory -> `lines` and `columns` of ref, see `Tables`."""
     if log.shape[0] < SUBLANES:
         log = jnp.concatenate([log, jnp.zeros((SUBLANES - log.shape[0], LANES), jnp.float32)], axis=0)
     # In bfloat16 pieces, so that the sums of all are one pass of the matrix units: 2 of 8 bits hold a coarse part, 3 a fine one.
@@ -109,7 +110,14 @@ def decays(log: jax.Array, ref: dict[str, Any], scale: float, *, reverse: bool) 
     end = jnp.exp((coarse[:, last : last + 1] - coarse) + (fine[:, last : last + 1] - fine))
     whole = jnp.broadcast_to(since[:, last : last + 1], since.shape)
     start = since * scale
+    for i, line_ in enumerate((coarse, fine, start, end, whole)):
+        ref["lines"][i] = line_
     ref["columns"][...] = jnp.concatenate([coarse, fine, start, end], axis=0).T
+
+
+def read_decays(ref: dict[str, Any], scale: float) -> Decays:
+    """What `write_decays` wrote."""
+    coarse, fine, start, end, whole = (ref["lines"][i] for i in range(5))
     return Decays(coarse, fine, start, end, whole, ref["columns"], ref["never"], math.copysign(1.0, scale))
 
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from tops_kernels.ops.simple_gla import xla
 from tops_kernels.ops.simple_gla.config import SimpleGlaTpuConfig
+from tops_kernels.ops.simple_gla.decays import log_decays
 from tops_kernels.runtime.arguments import check, check_backend
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
-from tops_kernels.runtime.manual import alike
+from tops_kernels.runtime.manual import alike, cast, check_axis, varying
 from tops_kernels.runtime.overrides import Override
 from tops_kernels.runtime.residuals import named
 from tops_kernels.runtime.signature import Signature, signature
@@ -33,6 +34,7 @@ def simple_gla(
     *,
     scale: float | None = None,
     reverse: bool = False,
+    axis_name: str | None = None,
     backend: str | None = None,
     interpret: Any = False,
 ) -> tuple[jax.Array, jax.Array]:
@@ -55,16 +57,19 @@ def simple_gla(
         they hold. One compilation serves all contents. The values are not checked; they are clipped to 0..T.
       scale: of q; None means K ** -0.5. Static.
       reverse: time runs from the last step to the first, of each sequence. Static.
+      axis_name: sequence parallelism inside jax.shard_map: T is split over this mesh axis in its order, shard after shard. q, k, v, g and o are
+        the shard's rows; g_gamma, initial_state, final_state and cu_seqlens (boundaries in the whole of T) are whole, the same on every shard.
+        Values and gradients are those of one device, with one exchange of states and decays a pass. Static.
       backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
       interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).
     Returns: (o [B, T, HQ, V] in q's dtype, final_state float32 like initial_state: the state after the last step in the order of time; an
       empty sequence's is its initial state). Always both.
-    Raises: ValueError or TypeError naming the argument that breaks the contract; ValueError, when the call is lowered, for a
+    Raises: ValueError or TypeError naming the argument that breaks the contract, or an axis_name that no shard_map binds; ValueError, when the call is lowered, for a
       `backend` that has no kernel for the platform.
     Differentiable in q, k, v, g, g_gamma and initial_state (reverse mode), for cotangents of both outputs; gradients come in their dtypes. Nothing
     but the inputs is kept: states are computed again, one a chunk.
     """
-    params = {"scale": scale, "reverse": reverse}
+    params = {"scale": scale, "reverse": reverse, "axis_name": axis_name}
     arrays = {
         "q": q,
         "k": k,
@@ -91,7 +96,7 @@ class _Static:
     def dispatch(self, which: str, *arrays: Any) -> Any:
         """Pass `which`, "fwd" or "vjp", by the implementation for the platform."""
         values: dict[str, Any] = {"scale": self.scale, "reverse": self.reverse}
-        config = configured("simple_gla", self.signature, self.override, which, self.interpret, CONFIGS)
+        config = configured("simple_gla", self.signature, self.override, which, self.backend, self.interpret, CONFIGS)
 
         def on_tpu(*arrays: Any) -> Any:
             from tops_kernels.ops.simple_gla import pallas_tpu  # Pallas takes longer to import than all of this package
@@ -99,7 +104,7 @@ class _Static:
             run = pallas_tpu.simple_gla_fwd if which == "fwd" else pallas_tpu.simple_gla_bwd
             # Where jax_enable_x64 is on, the indices of loops and the numbers in a kernel would have 64 bits, and Mosaic takes none.
             with jax.enable_x64(False):
-                return run(*arrays, **values, config=config("pallas_tpu"), interpret=self.interpret)
+                return run(*arrays, **values, config=config["pallas_tpu"], interpret=self.interpret)
 
         plain: Implementation = xla.simple_gla_fwd if which == "fwd" else xla.simple_gla_bwd
         implementations: dict[str, Implementation] = {
@@ -109,7 +114,7 @@ class _Static:
         return dispatch("simple_gla", self.backend, self.interpret, implementations, *arrays)
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "reverse", "backend", "interpret", "override"))
+@functools.partial(jax.jit, static_argnames=("scale", "reverse", "axis_name", "backend", "interpret", "override"))
 def _simple_gla(
     q: Any,
     k: Any,
@@ -121,6 +126,7 @@ def _simple_gla(
     *,
     scale: float | None,
     reverse: bool,
+    axis_name: str | None,
     backend: str | None,
     interpret: Any,
     override: Override,
@@ -135,13 +141,20 @@ def _simple_gla(
         "initial_state": initial_state,
         "cu_seqlens": cu_seqlens,
     }
-    bound = check("simple_gla", arrays, {"scale": scale, "reverse": reverse})
+    bound = check("simple_gla", arrays, {"scale": scale, "reverse": reverse, "axis_name": axis_name})
     if k.shape[0] == 0:  # no batch: nothing to attend to
         outputs = bound.outputs()
         return tuple(jnp.zeros(spec.shape, spec.dtype) for spec in outputs.values())
     factor = float(str(bound.params["scale"]))
     static = _Static(factor, bool(reverse), backend, interpret, override, signature(bound, arrays))
-    return _attend(static, *alike(*arrays.values()))
+    if axis_name is None:
+        return _attend(static, *alike(*arrays.values()))
+
+    from tops_kernels.ops.gla import sequence  # few calls need it
+
+    shared = {"g_gamma": g_gamma, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    check_axis("simple_gla", axis_name, shared)
+    return sequence.attend(_Shard(static, axis_name), (q, k, v, g, g_gamma), initial_state, cu_seqlens)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -191,3 +204,40 @@ def _none_of(integers: jax.Array | None) -> Any:
 
 
 _attend_grad.defvjp(_attend_grad_fwd, _attend_grad_bwd)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Shard:
+    """simple_gla on one shard's rows: the `sequence.Recurrence` of this op."""
+
+    static: _Static
+    axis_name: str
+    name = "simple_gla"
+    inputs = ("q", "k", "v", "g", "g_gamma")
+
+    @property
+    def reverse(self) -> bool:
+        return self.static.reverse
+
+    def forward(self, floats: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+        return _attend(self.static, *alike(*floats, initial_state, cu_seqlens))
+
+    def backward(self, floats: Any, initial_state: Any, cu_seqlens: Any, do: Any, dfinal: Any) -> Any:
+        return _attend_grad(self.static, *alike(*floats, initial_state, cu_seqlens, do, dfinal))
+
+    def gates(self, floats: Any) -> Any:
+        _, k, _, g, g_gamma = floats
+        return (cast(log_decays(g, g_gamma, k.shape[:3]), varying(k))[..., None, None],)
+
+    def end(self, floats: Any, state: Any, rows: Any) -> Any:
+        from tops_kernels.ops.simple_gla import edges
+
+        _, k, v, g, g_gamma = floats
+        return edges.end(k, v, g, g_gamma, state, rows, reverse=self.reverse)
+
+    def start(self, floats: Any, do: Any, dstate: Any, rows: Any) -> Any:
+        from tops_kernels.ops.simple_gla import edges
+
+        q, k, _, g, g_gamma = floats
+        scale = self.static.scale
+        return edges.start(q, k, g, g_gamma, do, dstate, rows, scale=scale, reverse=self.reverse)

@@ -134,6 +134,9 @@ def _one(case: Case, chip: str, file: Path, settings: Settings) -> Tuned:
         return result((), note=f"on the blocklist: {row}")
     if case.implementation not in tops_manifest.op(op).kernel_map:
         return result((), note=f"{op} has no {case.implementation}")
+    lacked = sorted(tops_manifest.op(op).lacks(case.implementation) & set(case.call.inputs))
+    if lacked:
+        return result((), note=f"{case.implementation} has no {lacked[0]}")
     inputs, params = dict(case.call.inputs), dict(case.call.params)
     first, *others = cases.configurations(case, chip) or (None,)
     if first is None:
