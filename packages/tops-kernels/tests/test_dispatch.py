@@ -129,7 +129,7 @@ def test_a_kernel_is_traced_under_the_settings_of_its_call_though_lowered_later(
 
     def kernel(x: Any) -> Any:
         device = jax.sharding.get_abstract_mesh().abstract_device
-        seen.append((device.device_kind, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64))  # type: ignore[attr-defined]  # set at run time
+        seen.append((device.device_kind, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64))  # type: ignore[attr-defined]  # jax makes its settings attributes at run time
         return x
 
     run = {"xla": lambda x: x, "pallas_tpu": kernel}

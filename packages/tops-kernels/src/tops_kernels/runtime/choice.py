@@ -60,12 +60,12 @@ _choose.multiple_results = True
 _batching: Any = batching
 
 
-@_choose.def_abstract_eval  # type: ignore[untyped-decorator]  # Any
+@_choose.def_abstract_eval  # type: ignore[untyped-decorator]  # a primitive has no types in jax
 def _abstract(*_: Any, default: Any, bodies: Any) -> Any:
     return default.out_avals
 
 
-@_choose.def_impl  # type: ignore[untyped-decorator]  # Any
+@_choose.def_impl  # type: ignore[untyped-decorator]  # a primitive has no types in jax
 def _now(*leaves: Any, default: Any, bodies: Mapping[str, _Late]) -> Any:
     """Outside of any jit, as under jax.disable_jit."""
     return lax.platform_dependent(*leaves, default=_function(default), **dict(bodies))
