@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tops_kernels import add_rms_norm, matmul, rms_norm
+from tops_kernels import add_rms_norm, gla, gla_step, matmul, rms_norm, simple_gla, simple_gla_step
 from tops_kernels.runtime.chip import tracing_for
 from tops_kernels.runtime.dispatch import dispatch
 
@@ -21,6 +21,16 @@ CALLS: dict[str, Callable[..., Any]] = {
     "add_rms_norm": lambda x, **how: add_rms_norm(x, x, **how)[0],
     "matmul": lambda x, **how: matmul(x, x.T, **how),
 }
+STEPS, TOKEN = (lambda x: x.reshape(1, 8, 2, 128)), (lambda x: x.reshape(8, 2, 128))
+INDEX = np.array([3, -1, 0, 1, 2, 5, 4, 9], np.int32)
+RECURRENT: dict[str, Callable[..., Any]] = {
+    "gla": lambda x, **how: gla(*(STEPS(x),) * 3, -abs(STEPS(x)), **how)[0],
+    "simple_gla": lambda x, **how: simple_gla(*(STEPS(x),) * 3, -abs(STEPS(x))[..., 0], **how)[0],
+    "gla_step": lambda x, **how: gla_step(*(TOKEN(x),) * 4, np.ones((8, 2, 128, 128), np.float32), INDEX, **how)[0],
+    "simple_gla_step": lambda x, **how: simple_gla_step(*(TOKEN(x),) * 3, np.ones((8, 2, 128, 128), np.float32), **how)[
+        0
+    ],
+}  # their kernels are for TPUs
 KERNELS = {"pallas_tpu": ("tpu", "tpu_custom_call"), "pallas_gpu": ("cuda", "__gpu$xla.gpu.triton")}
 PLATFORMS = ("cpu", "tpu", "cuda")
 
@@ -57,6 +67,15 @@ def test_the_gradient_takes_kernels_too(op: str, kernel: str, lowered: Lowered) 
     gradient = jax.value_and_grad(lambda x, **how: CALLS[op](x, **how).sum())
     assert lowered(gradient, platform).count(mark) >= 2  # forward and backward
     assert mark not in lowered(gradient, "cpu")
+
+
+@pytest.mark.parametrize("op", [*CALLS, *RECURRENT])
+def test_x64_keeps_no_platform_from_its_kernel(op: str, lowered: Lowered) -> None:
+    call = (CALLS | RECURRENT)[op]
+    gradient = jax.value_and_grad(lambda x, **how: call(x, **how).sum())
+    with jax.enable_x64(True):
+        for platform, mark in KERNELS.values():
+            assert (mark in lowered(gradient, platform)) == (op in CALLS or platform == "tpu")
 
 
 @each_op

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tops_kernels import add_rms_norm, matmul, rms_norm
+from tops_kernels import add_rms_norm, gla, gla_step, matmul, rms_norm, simple_gla, simple_gla_step
 
 
 def _ones(shape: int | tuple[int, ...], dtype: Any = jnp.float32) -> np.ndarray[Any, Any]:
@@ -19,6 +19,9 @@ def _ones(shape: int | tuple[int, ...], dtype: Any = jnp.float32) -> np.ndarray[
 X = _ones((4, 6))
 SCALE = _ones(6)
 A, B, BIAS = _ones((4, 6)), _ones((6, 5)), _ones(5)
+Q, TOKEN, STATE = _ones((1, 3, 2, 4)), _ones((1, 2, 4)), _ones((1, 2, 4, 4))
+EMPTY, PAIR = _ones((1, 0, 2, 4)), _ones((2, 3, 2, 4))
+BOUNDS = np.array([0, 3], np.int32)
 
 # name -> (function, arrays, static keywords, words that the message must hold)
 WRONG: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
@@ -62,6 +65,27 @@ WRONG: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tupl
         (A.astype(jnp.int8), B.astype(jnp.int8)),
         {"activation": "relu"},
         ("matmul: activation", "relu"),
+    ),
+    "no step of gla": (gla, (EMPTY,) * 4, {}, ("gla: q", "T = 0", "T >= 1")),
+    "no step of simple_gla": (simple_gla, (EMPTY,) * 3, {}, ("simple_gla: q", "T = 0", "T >= 1")),
+    "heads that do not divide": (gla, (_ones((1, 3, 3, 4)), Q, Q, Q), {}, ("gla: k", "HQ = 3", "H = 2")),
+    "gates of a head for those of channels": (gla, (Q, Q, Q, Q[..., 0]), {}, ("gla: g", "(1, 3, 2)", "(1, 3, 2, 4)")),
+    "gates of channels for those of a head": (simple_gla, (Q,) * 4, {}, ("simple_gla: g", "(1, 3, 2, 4)")),
+    "gates rounded": (gla, (Q, Q, Q, Q.astype(jnp.bfloat16)), {}, ("gla: g", "bfloat16", "float32")),
+    "a state of another width": (gla, (Q, Q, Q, Q, _ones((1, 2, 4, 5))), {}, ("gla: initial_state", "(1, 2, 4, 5)")),
+    "a batch of packs": (gla, (PAIR, PAIR, PAIR, PAIR, None, BOUNDS), {}, ("gla: q", "B = 2", "packed")),
+    "boundaries of no sequence": (gla, (Q, Q, Q, Q, None, BOUNDS[:1]), {}, ("gla: cu_seqlens", "N = 0")),
+    "boundaries that are no integers": (gla, (Q, Q, Q, Q, None, _ones(2)), {}, ("gla: cu_seqlens", "float32", "int32")),
+    "an axis that is not there": (gla, (Q,) * 4, {"axis_name": "time"}, ("gla: axis_name", "'time'", "shard_map")),
+    "decays of other heads": (simple_gla, (Q, Q, Q, None, _ones(3)), {}, ("simple_gla: g_gamma", "(3,)", "(2,)")),
+    "states that are not the batch's": (gla_step, (*(TOKEN,) * 4, _ones((3, 2, 4, 4))), {}, ("gla_step: state", "3")),
+    "places of other rows": (gla_step, (*(TOKEN,) * 4, STATE, BOUNDS), {}, ("gla_step: index", "(2,)", "(1,)")),
+    "a pool of none": (gla_step, (*(TOKEN,) * 4, STATE[:0], BOUNDS[:1]), {}, ("gla_step: state", "P = 0")),
+    "gates where the state belongs": (
+        simple_gla_step,
+        (TOKEN, TOKEN, TOKEN, TOKEN[..., 0], STATE),
+        {},
+        ("simple_gla_step: state", "(1, 2)"),
     ),
     "floats into int32": (matmul, (A, B), {"out_dtype": "int32"}, ("matmul: out_dtype", "int32")),
 }
@@ -110,11 +134,11 @@ def test_under_jit_and_eval_shape_the_message_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", WRONG)
 def test_under_vmap_and_grad_it_is_refused_by_name(name: str) -> None:
     function, arrays, keywords, words = WRONG[name]
-    stacked = tuple(jnp.stack([array, array]) for array in arrays)
+    stacked = tuple(None if array is None else jnp.stack([array, array]) for array in arrays)
     with pytest.raises((ValueError, TypeError)) as caught:
         jax.vmap(lambda *xs: function(*xs, **keywords))(*stacked)
     _assert_named(caught.value, words)
-    if all(jnp.issubdtype(array.dtype, jnp.floating) for array in arrays):
+    if all(array is None or jnp.issubdtype(array.dtype, jnp.floating) for array in arrays):
         with pytest.raises((ValueError, TypeError)) as caught:
             jax.vjp(lambda *xs: function(*xs, **keywords), *arrays)
         _assert_named(caught.value, words)

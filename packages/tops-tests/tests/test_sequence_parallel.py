@@ -225,10 +225,10 @@ DECAYS = {("gla", ()): 16, ("gla", ("gv",)): 16 + 8, ("simple_gla", ("g",)): 1} 
 
 
 def exchanged(
-    mesh: Mesh, op: str, present: Sequence[str], *, backward: bool, rows: int = 80, check_vma: bool = True
+    mesh: Mesh, op: str, present: Sequence[str], *, backward: bool, rows: int = 80, check_vma: bool = True, **dims: int
 ) -> list[tuple[str, int]]:
     """(collective, elements of its operand), as lowered, nothing being optimized away."""
-    test = OpTest(case(tops_manifest.op(op), {**DIMS, "T": rows}, present=present))
+    test = OpTest(case(tops_manifest.op(op), {**DIMS, "T": rows, **dims}, present=present))
     names = inputs_of(op, *present)
     arrays = [test.avals()[name] for name in names]
     cotangents = jax.eval_shape(test.gen_cotangents, jax.random.key(0))
@@ -247,6 +247,11 @@ def test_a_pass_of_whole_sequences_has_one_exchange(
     for rows in (80, 160):
         assert exchanged(mesh, op, [*gates, *edges], backward=False, rows=rows) == once
         assert exchanged(mesh, op, [*gates, *edges], backward=True, rows=rows) == 2 * once
+
+
+def test_what_is_exchanged_fills_whole_registers_of_a_tpu(mesh: Mesh) -> None:
+    """Else its compiler makes an all-reduce of all shards' parts of it."""
+    assert exchanged(mesh, "simple_gla", ["g"], backward=False, K=64, V=64) == [("all_gather", 64 * 64 + 1024)]
 
 
 def test_the_gradient_of_decays_that_all_shards_share_is_summed_as_a_weights_is(mesh: Mesh) -> None:

@@ -31,6 +31,47 @@ def test_delay_slots_run_after_a_taken_branch():
     assert counts[7] == 5  # behind the loop's
 
 
+# A loop of tpu7x: what the next trip starts from is copied behind its branch, after an idle bundle.
+COPIED_LATE = """
+     0   :  { %s5_s1 = smov 0 }
+   0x1 LB: > { %s3_s1 = sphi %s5_s1, %s4_s1  ;;  %s2_s2 = sadd.s32 1, %s3_s1 } /* Start region 1 */
+   0x2   : > { %p2_p2 = scmp.ge.s32.totalorder %s2_s2, 5 /* loop exit test */ }
+   0x3   : > { %11 = sbr.rel (!%p2_p2) target = $region1 }
+   0x4   :  {}
+   0x5   : > { %s4_s1 = smov %s2_s2 } /* End region 1 */
+   0x6   :  { %12 = sfence }
+"""
+
+
+def test_where_idle_cycles_are_packed_copies_behind_a_loops_branch_run_with_each_trip():
+    trace = follow.follow(bundles.parse(COPIED_LATE), 4, packs_idle=True)
+    assert [(loop.last, loop.trips) for loop in trace.loops] == [(5, 5)]
+    assert trace.counts == (1, 5, 5, 5, 5, 5, 1)
+
+
+def test_where_idle_cycles_are_packed_an_empty_bundle_fills_the_slots_behind_a_branch_over_a_region():
+    text = LOOP.replace("%10 = sfence", "").replace("{  }", "{}")
+    text = text.replace("0x4 PF: > {", "0x4 : > { %13 = sfence }\n   0x5 PF: > {").replace("   0x5   :", "   0x6   :")
+    text = text.replace("0x6   : > { %11", "0x7   : > { %11").replace("   0x7   :  {", "   0x8   :  {")
+    assert follow.follow(bundles.parse(text), 4, packs_idle=True).counts[3:5] == (5, 4)
+
+
+@pytest.mark.parametrize(("kind", "popped"), [("kDivAndRem", [3, 2]), ("kRem", [2, 3]), ("kDiv", [3, 3])])
+def test_a_division_gives_the_results_it_is_marked_with_and_no_others(kind, popped):
+    """Of 17 / 5; what is popped then is the quotient of 19 / 6."""
+    text = f"""
+     0   :  {{ %1 = sdivrem.u32 17, 5 /* {kind} */ }}
+   0x1   :  {{ %2 = sdivrem.u32 19, 6 /* kDivAndRem */ }}
+   0x2   :  {{ %s1_s1 = spop.drf %1 }}
+   0x3   :  {{ %s2_s2 = spop.drf %2 }}"""
+    state = scalar.State()
+    for bundle in bundles.parse(text).bundles:
+        step = scalar.compile_op(bundle.ops[0])
+        assert step is not None
+        step(state)
+    assert [state.scalars["s1"], state.scalars["s2"]] == popped
+
+
 def test_a_condition_on_data_gives_two_counts():
     text = LOOP.replace("scmp.eq.s32.totalorder %s3_s1, 0", "scmp.eq.s32.totalorder %s99_s9, 0")
     trace = follow.follow(bundles.parse(text), 0)

@@ -115,7 +115,10 @@ def kernel(
 ) -> KernelFigures:
     """`operands`: as follow.follow takes them. Raises DumpError where the schedule cannot be followed."""
     cores = chip.cores if _splits_cores(dump.listing) else 1
-    traces = [follow.follow(dump.listing, target.delay_slots, operands=operands, core=core) for core in range(cores)]
+    traces = [
+        follow.follow(dump.listing, target.delay_slots, operands=operands, core=core, packs_idle=target.packs_idle)
+        for core in range(cores)
+    ]
     return figures(dump, traces, target, chip)
 
 

@@ -59,6 +59,7 @@ class _Block:
 
     first: int
     last: int
+    at: int  # the branch's bundle
     branch: Op | None
     target: int
     before: tuple[scalar.Step, ...]  # up to the branch, which is included
@@ -68,14 +69,22 @@ class _Block:
 
 class _Follower:
     def __init__(
-        self, listing: Listing, delay_slots: int, max_steps: int, operands: Mapping[int, Sequence[int]]
+        self,
+        listing: Listing,
+        delay_slots: int,
+        max_steps: int,
+        operands: Mapping[int, Sequence[int]],
+        *,
+        packs_idle: bool,
     ) -> None:
         self.operands = operands
         self.bundles, self.delay, self.max_steps = listing.bundles, delay_slots, max_steps
+        self.packs_idle = packs_idle
         self.starts = listing.region_starts()
         self.branches = [
             (at, op) for at, bundle in enumerate(self.bundles) for op in bundle.ops if op.mnemonic.startswith("sbr.")
         ]
+        self.branch_at = {at for at, _ in self.branches}
         self.steps_at = [
             tuple(step for op in scalar.ordered(bundle.ops) if (step := scalar.compile_op(op)) is not None)
             for bundle in self.bundles
@@ -111,7 +120,7 @@ class _Follower:
             # A region that is empty and last has no bundle to stand at: its start is the program's end.
             region = branch_target(branch)
             target = len(self.bundles) if region is None else self.starts.get(region, len(self.bundles))
-            last = min(at + self.delay, len(self.bundles) - 1)
+            last = self._last_slot(at, is_backward=target <= at)
         before: list[scalar.Step] = []
         transfers: list[tuple[Transfer, int]] = []
         for index in range(first, at + 1):
@@ -119,7 +128,25 @@ class _Follower:
             before += self.steps_at[index]
         after = [step for index in range(at + 1, last + 1) for step in self.steps_at[index]]
         transfers += [(one, len(before)) for index in range(at + 1, last + 1) for one in self.transfers_at[index]]
-        return _Block(first, last, branch, target, tuple(before), tuple(after), tuple(transfers))
+        return _Block(first, last, at, branch, target, tuple(before), tuple(after), tuple(transfers))
+
+    def _last_slot(self, at: int, *, is_backward: bool) -> int:
+        """The last bundle that still runs after the branch at `at`, taken or not.
+
+        Where idle cycles are packed into one bundle, the slots are fewer bundles than cycles: an empty one fills what is left.
+        Behind a loop's branch more may follow it, as what the next trip starts from is copied there: all that is in the loop.
+        """
+        end = min(at + self.delay, len(self.bundles) - 1)
+        if not self.packs_idle:
+            return end
+        for index in range(at + 1, end + 1):
+            bundle = self.bundles[index]
+            left = bool(bundle.ops) and bundle.depth < self.bundles[at].depth
+            if index > at + 1 and (bundle.regions or index in self.branch_at or (is_backward and left)):
+                return index - 1
+            if not bundle.ops and not is_backward:
+                return index
+        return end
 
     def run(self, core: int) -> bool:
         """Whether it came to the program's end."""
@@ -175,11 +202,11 @@ class _Follower:
     ) -> int:
         if block.target == len(self.bundles) and taken is not False and state.core == 0:
             raise DumpError(
-                f"{self.name}: bundle {block.last - self.delay:#x} branches to {branch_target(block.branch)}, which starts nowhere"
+                f"{self.name}: bundle {block.at:#x} branches to {branch_target(block.branch)}, which starts nowhere"
                 if block.branch is not None
                 else self.name
             )
-        backward = block.target <= block.first or block.target <= block.last - self.delay
+        backward = block.target <= block.first or block.target <= block.at
         if backward:
             edge = (block.target, block.last)
             if taken:
@@ -216,10 +243,12 @@ def follow(
     max_steps: int = MAX_STEPS,
     operands: Mapping[int, Sequence[int]] | None = None,
     core: int = 0,
+    *,
+    packs_idle: bool = False,
 ) -> Trace:
-    """Runs the control flow from the first bundle to the last. `operands`: words of the program's operands that are known,
+    """Runs the control flow from the first bundle to the last. `delay_slots`, `packs_idle`: see targets.Target. `operands`: words of the program's operands that are known,
     by index (what a kernel prefetches to scalar memory); `core`: which of the chip's cores runs it. Raises DumpError for a branch to nowhere."""
-    follower = _Follower(listing, delay_slots, max_steps, operands or {})
+    follower = _Follower(listing, delay_slots, max_steps, operands or {}, packs_idle=packs_idle)
     complete = follower.run(core)
     counts, low = _per_bundle(follower.runs, len(listing.bundles)), _per_bundle(follower.low_runs, len(listing.bundles))
     loops = []

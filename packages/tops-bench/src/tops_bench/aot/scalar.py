@@ -135,7 +135,7 @@ def compile_op(op: Op) -> Step | None:
     if name == "sst":
         return _store(op)
     if name.startswith("sdivrem"):
-        return _divide(_read(arguments, 0), _read(arguments, 1))
+        return _divide(op, _read(arguments, 0), _read(arguments, 1))
     return _guarded(dest, _value(op, name, arguments), op.predicate)
 
 
@@ -375,12 +375,15 @@ def _store(op: Op) -> Step | None:
     return step
 
 
-def _divide(first: Read, second: Read) -> Step:
+def _divide(op: Op, first: Read, second: Read) -> Step:
+    """Its results wait to be popped one by one: quotient and remainder, or that one alone which the op is marked with."""
+    kept = slice(1, 2) if "kRem" in op.comment else slice(0, 1) if re.search(r"kDiv\b", op.comment) else slice(0, 2)
+
     def step(state: State) -> None:
         a, b = first(state), second(state)
-        if not isinstance(a, int) or not isinstance(b, int) or not b:
-            state.fifo.extend((None, None))
-        else:
-            state.fifo.extend(divmod(a & _MASK, b & _MASK))
+        results: list[Value] = [None, None]
+        if isinstance(a, int) and isinstance(b, int) and b:
+            results = list(divmod(a & _MASK, b & _MASK))
+        state.fifo.extend(results[kept])
 
     return step

@@ -10,7 +10,8 @@ class Target:
     """A chip by the name users know it by.
 
     `topology` is what `jax.experimental.topologies` calls it; `delay_slots` are the bundles that still run after a branch is
-    taken, and `granule` the bytes of a DMA granule: both as read off the schedules of libtpu 0.0.42 (docs/aot.md).
+    taken, in cycles, `packs_idle` whether one empty bundle stands for several idle ones, and `granule` the bytes of a DMA granule: all
+    as read off the schedules of libtpu 0.0.42 (docs/aot.md).
     """
 
     name: str
@@ -18,6 +19,7 @@ class Target:
     topology: str
     delay_slots: int = 4
     granule: int = 32
+    packs_idle: bool = False
 
 
 TARGETS: Mapping[str, Target] = {
@@ -27,7 +29,7 @@ TARGETS: Mapping[str, Target] = {
         Target("v5e", "tpu", "v5e:2x2"),
         Target("v5p", "tpu", "v5p:2x2x1"),
         Target("v6e", "tpu", "v6e:2x2"),
-        Target("tpu7x", "tpu", "tpu7x:2x2x1", delay_slots=1),
+        Target("tpu7x", "tpu", "tpu7x:2x2x1", packs_idle=True),
         Target("sm_80", "cuda", "1x1x1"),
         Target("sm_90", "cuda", "1x1x1"),
         Target("sm_100", "cuda", "1x1x1"),

@@ -292,7 +292,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _d(targets: Sequence[str], settings: Settings, *, quiet: bool, ops: Sequence[str] = ()) -> tuple[Any, int]:
-    """Each op's first bfloat16 row at once and twice its length, by its kernel; and no estimate under the MXU's ideal."""
+    """Each op's plainest bfloat16 row at once and twice its length, by its kernel; and no estimate under the MXU's ideal."""
     planned = [
         dataclasses.replace(_of_case(case, which, chip), label=f"{case.label} x{factor}")
         for chip in targets
@@ -336,20 +336,23 @@ def _of_case(case: Case, which: Pass, chip: str) -> Planned:
 
 
 def _doubled(op: str, which: Pass) -> list[tuple[Case, int]]:
-    """The op's first bfloat16 row, made longer until no result of it fits in any chip's VMEM, and twice that.
+    """The op's plainest bfloat16 row, made longer until no result of it fits in any chip's VMEM, and twice that.
 
-    XLA keeps a result that fits there for what comes next: add_rms_norm's two equal gradients are then written twice, where those
-    of a longer row are written, read and written. Both lengths must be on one side of this step for the growth to say anything.
+    The plainest has the fewest parameters and optional inputs: what a matmul's activation adds takes three times as long to compile and
+    says nothing of scaling. XLA keeps a result that fits there for what comes next: add_rms_norm's two equal gradients are then written twice, where those
+    of a longer row are written, read and written. Both lengths must be on one side of this step for the growth to say anything. What lies between two
+    kernels of a pass, as the states before gla's chunks, is no more than half as large as the largest result: so twice the VMEM.
     """
     found = [
         case for case in cases(op, which) if "bfloat16" in case.dtypes.values() and "pallas_tpu" in case.op.kernel_map
     ]
     if not found:
         return []
-    first = found[0]
-    name = max((name for name in first.dims if name in first.op.shard_free), key=lambda name: _size(first.dims[name]))
+    first = min(found, key=lambda case: (len(case.params), len(case.present)))
+    free = (name for name in first.dims if name in first.op.shard_free)
+    name = "T" if "T" in first.dims else max(free, key=lambda name: _size(first.dims[name]))
     factor = 1
-    while _largest_bytes(_longer(first, name, factor), which) < _LARGEST_VMEM:
+    while _largest_bytes(_longer(first, name, factor), which) < 2 * _LARGEST_VMEM:
         factor *= 2
     return [(_longer(first, name, factor), 1), (_longer(first, name, 2 * factor), 2)]
 

@@ -64,7 +64,7 @@ def _explanation(compiled: "Compiled", target: targets.Target, folder: Path) -> 
     """The hottest loop of the kernel that takes longest. Control flow on prefetched operands counts as in its figures' high end."""
     slowest = max(compiled.kernels, key=lambda figures: figures.seconds)
     dump = dumps.read(folder, slowest.name)
-    trace = follow.follow(dump.listing, target.delay_slots)
+    trace = follow.follow(dump.listing, target.delay_slots, packs_idle=target.packs_idle)
     return {"hotspot": dataclasses.asdict(hotspot.hotspot(dump, trace)), "slots": list(dump.utilization.slots)}
 
 

@@ -124,7 +124,6 @@ def backward(
     g: jax.Array,
     do: jax.Array,
     state: jax.Array,
-    after: jax.Array,  # not wanted here
     dstate: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """state: before the chunk; dstate: of the state after it -> gradients of q [N * G, C, K], k, v, g and of the state before.

@@ -43,7 +43,7 @@ class Layout:
         self.size = min(CHUNK, 1 << max(self.t - 1, 0).bit_length())
         self.reverse = reverse
         self.sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        self.key_width, self.value_width = k.shape[3], v.shape[3]
+        self.key_width, self.value_width = q.shape[3], v.shape[3]
         self.heads = jnp.arange(0, self.h, self.n, dtype=jnp.int32)
         if cu_seqlens is None:
             self.steps = Step(jnp.arange(-(-self.t // self.size), dtype=jnp.int32), None)
@@ -118,3 +118,11 @@ class Layout:
         """[C, 1] bool: the rows of a visit."""
         row = jnp.arange(self.size)[:, None]
         return (row >= at.start) & (row < at.stop)
+
+
+def rows_of(x: jax.Array, rows: jax.Array | None) -> jax.Array:
+    """[B, T, H, W], zeros outside of rows."""
+    if rows is None:
+        return x
+    row = jnp.arange(x.shape[1])[:, None, None]
+    return jnp.where((row >= rows[0]) & (row < rows[1]), x, 0)

@@ -36,6 +36,11 @@ def from_middle(g: jax.Array) -> jax.Array:
     return _along_time(upto - upto[size // 2 - 1], g)
 
 
+def before_here(x: jax.Array) -> jax.Array:
+    """[N, C, K] -> sums over the rows before a row."""
+    return _along_time(np.tril(np.ones((x.shape[1],) * 2, np.float32), -1), x)
+
+
 def narrow_chunks(g: jax.Array, size: int) -> jax.Array:
     """g [B, T, H, K], T a multiple of size -> [T / size, H] bool: whether this module may be used for a head's chunk, in every sequence; False
     for a -inf or a NaN anywhere. Of gates of both signs the sums of a half alone would not say how far they go in between: so of magnitudes.
@@ -54,19 +59,32 @@ def narrow_chunks(g: jax.Array, size: int) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Decays:
+class Decays:
     up: jax.Array  # exp(G - M) [N, C, K]
     down: jax.Array  # exp(M - G)
-    start: jax.Array  # exp(M) [N, K, 1]: from the chunk's start to the middle
-    end: jax.Array  # exp(G_last - M) [N, K, 1]
+    start: jax.Array  # exp(M) [N, K]: from the chunk's start to the middle
+    end: jax.Array  # exp(G_last - M) [N, K]
+
+    # Over rows and over a state. A state is the largest array here: what can be multiplied into rows is not multiplied into it.
+    @property
+    def start_of_rows(self) -> jax.Array:
+        return self.start[:, None]
+
+    @property
+    def end_of_rows(self) -> jax.Array:
+        return self.end[:, None]
+
+    @property
+    def whole(self) -> jax.Array:
+        return (self.start * self.end)[..., None]
 
 
-def _decays(g: jax.Array) -> _Decays:
+def decays(g: jax.Array) -> Decays:
     # Clipped, so that under vmap, which computes both branches, nothing here is an infinity.
     exponent = jnp.clip(from_middle(g), -_MOST, _MOST)
     up = jnp.exp(exponent)
     start = jnp.exp(jnp.maximum(g[:, 0] - exponent[:, 0], -_MOST))
-    return _Decays(up, jnp.exp(-exponent), start[..., None], up[:, -1][..., None])
+    return Decays(up, jnp.exp(-exponent), start, up[:, -1])
 
 
 def _rows(x: jax.Array) -> jax.Array:
@@ -82,23 +100,32 @@ def _lower(q: jax.Array) -> np.ndarray[Any, Any]:
 
 def forward(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
     """-> o [N * G, C, V], state after the chunk."""
-    d = _decays(g)
-    qd, kd = _rows(q * d.up[:, None]), k * d.down
+    d = decays(g)
+    queries = q * d.up[:, None]
+    qd, kd = _rows(queries), k * d.down
     scores = jnp.where(_lower(q), _dot("nik,njk->nij", qd, kd), 0.0)
-    o = _dot("nij,njv->niv", scores, v) + _dot("nik,nkv->niv", qd, d.start * state)
-    return o.reshape(-1, *v.shape[1:]), d.end * (d.start * state + _dot("nck,ncv->nkv", kd, v))
+    o = _dot("nij,njv->niv", scores, v) + _dot("nik,nkv->niv", _rows(queries * d.start[:, None, None]), state)
+    return o.reshape(-1, *v.shape[1:]), _after(d, kd, v, state)
 
 
 def next_state(k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> jax.Array:
     """The second of `forward` alone."""
-    d = _decays(g)
-    return d.end * (d.start * state + _dot("nck,ncv->nkv", k * d.down, v))
+    d = decays(g)
+    return _after(d, k * d.down, v, state)
+
+
+def _after(d: Decays, kd: jax.Array, v: jax.Array, state: jax.Array) -> jax.Array:
+    return d.whole * state + _dot("nck,ncv->nkv", kd * d.end_of_rows, v)
 
 
 def state_before(q: jax.Array, g: jax.Array, do: jax.Array, dstate: jax.Array) -> jax.Array:
     """The last of `backward` alone."""
-    d = _decays(g)
-    return d.start * (_dot("nik,niv->nkv", _rows(q * d.up[:, None]), _rows(do)) + d.end * dstate)
+    d = decays(g)
+    return _before(d, q * d.up[:, None], _rows(do), dstate)
+
+
+def _before(d: Decays, queries: jax.Array, do: jax.Array, dstate: jax.Array) -> jax.Array:
+    return d.whole * dstate + _dot("nik,niv->nkv", _rows(queries * d.start[:, None, None]), do)
 
 
 def backward(
@@ -108,28 +135,34 @@ def backward(
     g: jax.Array,
     do: jax.Array,
     state: jax.Array,
-    after: jax.Array,
     dstate: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """state: before the chunk; after: after it; dstate: of the latter -> gradients of q [N * G, C, K], k, v, g and of the state
-    before."""
-    d = _decays(g)
-    qd, kd, do = _rows(q * d.up[:, None]), k * d.down, _rows(do)
+    """state: before the chunk; dstate: of the state after it -> gradients of q [N * G, C, K], k, v, g and of the state before."""
+    d = decays(g)
+    queries = q * d.up[:, None]
+    qd, kd, do = _rows(queries), k * d.down, _rows(do)
     lower = _lower(q)
     scores = jnp.where(lower, _dot("nik,njk->nij", qd, kd), 0.0)
     dscores = jnp.where(lower, _dot("niv,njv->nij", do, v), 0.0)
-    late = d.end * dstate
-    dqd = _dot("nij,njk->nik", dscores, kd) + _dot("niv,nkv->nik", do, d.start * state)
-    dkd = _dot("nij,nik->njk", dscores, qd) + _dot("niv,nkv->nik", v, late)
-    dv = _dot("nij,niv->njv", scores, do) + _dot("nik,nkv->niv", kd, late)
+    dqd = _dot("nij,njk->nik", dscores, kd) + _dot("niv,nkv->nik", do, state) * d.start_of_rows
+    dkd = _dot("nij,nik->njk", dscores, qd) + _dot("njv,nkv->njk", v, dstate) * d.end_of_rows
+    dv = _dot("nij,niv->njv", scores, do) + _dot("njk,nkv->njv", kd * d.end_of_rows, dstate)
+    dbefore = _before(d, queries, do, dstate)
+    # What flows through the decay of step t is what came in from before the chunk, and what keys before t put in less what queries before t took
+    # out. So where nothing came before a step, as in a packed sequence of one, its gradient is 0 and not what rounding leaves.
     # The pairs i = j have no decay: here they are added and taken away again, which is harmless where no gate is strong.
-    inner = _of_group((qd * dqd).reshape(q.shape)) - kd * dkd
-    whole = jnp.sum(after * dstate, axis=-1)  # [N, K]
-    dg = _along_time(np.triu(np.ones((k.shape[1],) * 2, np.float32)), inner) + whole[:, None]
+    ones = np.ones((v.shape[-1], 8), np.float32)  # a product: XLA:CPU adds up along the last dimension one by one
+    whole = _dot("nkv,vx->nkx", state * dbefore, jnp.asarray(ones))[..., 0]
+    dg = whole[:, None] + before_here(kd * dkd - of_group((qd * dqd).reshape(q.shape)))
     dq, dk = (dqd.reshape(q.shape) * d.up[:, None]).reshape(-1, *k.shape[1:]), dkd * d.down
-    return dq, dk, dv, dg, d.start * (_dot("nik,niv->nkv", qd, do) + late)
+    return dq, dk, dv, dg, dbefore
 
 
-def _of_group(x: jax.Array) -> jax.Array:
+def each(q: jax.Array, o: jax.Array, factor: jax.Array) -> jax.Array:
+    """o [N * G, C, V] times factor [N, C, V]; q [N, G, C, K]."""
+    return (o.reshape(*q.shape[:2], *factor.shape[1:]) * factor[:, None]).reshape(o.shape)
+
+
+def of_group(x: jax.Array) -> jax.Array:
     """[N, G, C, K] -> the sum over G. XLA:CPU makes a slow call of the sum of one."""
     return x[:, 0] if x.shape[1] == 1 else jnp.sum(x, axis=1)

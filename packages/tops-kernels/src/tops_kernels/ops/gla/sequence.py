@@ -25,6 +25,8 @@ from jax import lax
 from tops_kernels.runtime.manual import cast, varying
 from tops_kernels.runtime.residuals import named
 
+_REGISTER = 1024  # numbers of 32 bits
+
 
 class Recurrence(Protocol):
     """What one shard does with its own rows; static, so hashable. floats: the op's arrays but for states and boundaries, the first [B, T, ..];
@@ -119,12 +121,16 @@ class _Axis:
     def gather(self, *parts: jax.Array) -> tuple[jax.Array, ...]:
         """The one exchange: each part [..] -> [P, ..] in the order of time, the same on every shard."""
         flat = jnp.concatenate([part.reshape(-1) for part in parts])
+        if (
+            flat.size > _REGISTER
+        ):  # of anything but whole registers a TPU's compiler makes a sum: all shards' parts, zeros but for one's own
+            flat = jnp.pad(flat, (0, -flat.size % _REGISTER))
         # Outside of check_vma there is nothing to be said about what varies, and jax refuses to have it said.
         found = lax.all_gather(flat, self.name, to="invarying" if self.is_tracked else "varying")
         found = found[::-1] if self.reverse else found
-        ends = np.cumsum([part.size for part in parts])[:-1]
+        ends = np.cumsum([part.size for part in parts])
         shapes = [(self.size, *part.shape) for part in parts]
-        return tuple(x.reshape(shape) for x, shape in zip(jnp.split(found, ends, axis=1), shapes, strict=True))
+        return tuple(x.reshape(shape) for x, shape in zip(jnp.split(found, ends, axis=1)[:-1], shapes, strict=True))
 
     def total(self, x: jax.Array) -> jax.Array:
         """The sum of what the shards have."""

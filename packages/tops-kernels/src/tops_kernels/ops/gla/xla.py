@@ -9,7 +9,7 @@ the cache: no operand is arranged as a whole beforehand (docs/kernels/gla.md has
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,17 @@ from jax import lax
 
 from tops_kernels.ops.gla import _xla_chunk as exact
 from tops_kernels.ops.gla import _xla_narrow as narrow
-from tops_kernels.ops.gla._xla_layout import HEADS_ON_CPU, Layout, Step
+from tops_kernels.ops.gla._xla_layout import HEADS_ON_CPU, Layout, Step, rows_of
+
+
+class Forms(NamedTuple):
+    """The arithmetic of one chunk, as modules: any gate, and gates that `narrow_chunks` lets through."""
+
+    exact: Any
+    narrow: Any
+
+
+_FORMS = Forms(exact, narrow)
 
 
 def _by_platform(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
@@ -40,10 +50,11 @@ def gla_fwd(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms = _FORMS,
 ) -> tuple[jax.Array, jax.Array]:
     """q [B, T, HQ, K], k, g [B, T, H, K], v [B, T, H, V], initial_state [B or N, H, K, V] or None, cu_seqlens [N + 1] or None
     -> o [B, T, HQ, V] in v's dtype, final_state like initial_state, float32."""
-    return _by_platform(_gla_fwd, q, k, v, g, initial_state, cu_seqlens, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
+    return _by_platform(_gla_fwd, q, k, v, g, initial_state, cu_seqlens, scale=scale, reverse=reverse, forms=forms)  # type: ignore[no-any-return]  # as the function
 
 
 def _gla_fwd(
@@ -56,6 +67,7 @@ def _gla_fwd(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms,
     heads: int | None,
 ) -> tuple[jax.Array, jax.Array]:
     call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
@@ -75,7 +87,7 @@ def _gla_fwd(
                 q = call.cut_queries(q, head, at) * scale
                 return form.forward(q, *(call.cut(x, head, at) for x in others), current)
 
-            o, current = _choose(forward, weak, head, at)
+            o, current = _choose(forms, forward, weak, head, at)
             return (
                 current,
                 _gathered(finals, current, at, at.visit and at.visit.last),
@@ -102,10 +114,12 @@ def gla_bwd(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms = _FORMS,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """The arguments of `gla_fwd`, do and dfinal the cotangents of its outputs -> gradients of q, k, v, g and initial_state (None where
     that is None), in their dtypes."""
-    return _by_platform(_gla_bwd, q, k, v, g, initial_state, cu_seqlens, do, dfinal, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
+    arrays = q, k, v, g, initial_state, cu_seqlens, do, dfinal
+    return _by_platform(_gla_bwd, *arrays, scale=scale, reverse=reverse, forms=forms)  # type: ignore[no-any-return]  # as the function
 
 
 def _gla_bwd(
@@ -120,6 +134,7 @@ def _gla_bwd(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms,
     heads: int | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
     call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
@@ -136,13 +151,13 @@ def _gla_bwd(
             def next_state(form: Any) -> Any:
                 return form.next_state(*(call.cut(x, head, at) for x in arrays[1:4]), before)
 
-            return _choose(next_state, weak, head, at), left
+            return _choose(forms, next_state, weak, head, at), left
 
         # What each visit finds is what the one before left, or its sequence's initial state: `found` serves both ways.
-        final, found = lax.scan(onward, call.start(initial)[0], call.steps)
+        _, found = lax.scan(onward, call.start(initial)[0], call.steps)
 
         def step(carry: Any, xs: tuple[Step, jax.Array]) -> tuple[Any, None]:
-            dstate, after, dinitials, outs = carry
+            dstate, dinitials, outs = carry
             at, left = xs
             dstate = dstate if at.visit is None else jnp.where(at.visit.last, dlast[at.visit.sequence], dstate)
 
@@ -150,16 +165,16 @@ def _gla_bwd(
                 q, *others, do = arrays
                 q, do = call.cut_queries(q, head, at) * scale, call.cut_queries(do, head, at)
                 others = [call.cut(x, head, at) for x in others]
-                dq, *grads = form.backward(q, *others, do, _entered(initial, left, at), after, dstate)
+                dq, *grads = form.backward(q, *others, do, _entered(initial, left, at), dstate)
                 return dq * scale, *grads
 
-            *grads, dstate = _choose(backward, weak, head, at)
+            *grads, dstate = _choose(forms, backward, weak, head, at)
             outs = tuple(call.put(out, x, head, at) for out, x in zip(outs, grads, strict=True))
-            return (dstate, left, _gathered(dinitials, dstate, at, at.visit and at.visit.first), outs), None
+            return (dstate, _gathered(dinitials, dstate, at, at.visit and at.visit.first), outs), None
 
         dstate, dinitials = call.start(dlast)
-        carry = dstate, final, dinitials, outs
-        (dstate, _, dinitials, outs), _ = lax.scan(step, carry, (call.steps, found), reverse=True)
+        carry = dstate, dinitials, outs
+        (dstate, dinitials, outs), _ = lax.scan(step, carry, (call.steps, found), reverse=True)
         return outs, dstate if dinitials is None else dinitials
 
     # Packed, rows that no step visits stay 0. Otherwise every row is written, and what was there is of no account: XLA:CPU would copy one
@@ -183,9 +198,10 @@ def gla_end(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms = _FORMS,
 ) -> jax.Array:
     """Arguments of `gla_fwd`; rows [2]: the first that takes part and the one after the last, None: all -> final_state alone."""
-    return _by_platform(_gla_end, k, v, g, initial_state, rows, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
+    return _by_platform(_gla_end, k, v, g, initial_state, rows, scale=scale, reverse=reverse, forms=forms)  # type: ignore[no-any-return]  # as the function
 
 
 def _gla_end(
@@ -197,10 +213,11 @@ def _gla_end(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms,
     heads: int | None,
 ) -> jax.Array:
     call = Layout(k, k, v, None, reverse=reverse, heads=heads)
-    arrays = tuple(call.arranged(_rows_of(x, rows)) for x in (k, v, g))
+    arrays = tuple(call.arranged(rows_of(x, rows)) for x in (k, v, g))
     weak = _weak(call, arrays[2])
     states = call.states(initial_state)
 
@@ -209,7 +226,7 @@ def _gla_end(
             def next_state(form: Any) -> Any:
                 return form.next_state(*(call.cut(x, head, at) for x in arrays), current)
 
-            return _choose(next_state, weak, head, at), None
+            return _choose(forms, next_state, weak, head, at), None
 
         return None, lax.scan(step, call.of_heads(states, head), call.steps)[0]
 
@@ -226,9 +243,10 @@ def gla_start(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms = _FORMS,
 ) -> jax.Array:
     """Arguments of `gla_bwd`, rows as for `gla_end` -> the gradient of initial_state alone, float32."""
-    return _by_platform(_gla_start, q, v, g, do, dfinal, rows, scale=scale, reverse=reverse)  # type: ignore[no-any-return]  # as the function
+    return _by_platform(_gla_start, q, v, g, do, dfinal, rows, scale=scale, reverse=reverse, forms=forms)  # type: ignore[no-any-return]  # as the function
 
 
 def _gla_start(
@@ -241,10 +259,11 @@ def _gla_start(
     *,
     scale: float,
     reverse: bool,
+    forms: Forms,
     heads: int | None,
 ) -> jax.Array:
     call = Layout(q, g, v, None, reverse=reverse, heads=heads)
-    queries, g, cotangents = (call.arranged(_rows_of(x, rows)) for x in (q, g, do))
+    queries, g, cotangents = (call.arranged(rows_of(x, rows)) for x in (q, g, do))
     weak = _weak(call, g)
     dstates = call.states(dfinal)
 
@@ -254,19 +273,11 @@ def _gla_start(
                 q, do = call.cut_queries(queries, head, at) * scale, call.cut_queries(cotangents, head, at)
                 return form.state_before(q, call.cut(g, head, at), do, dstate)
 
-            return _choose(state_before, weak, head, at), None
+            return _choose(forms, state_before, weak, head, at), None
 
         return None, lax.scan(step, call.of_heads(dstates, head), call.steps, reverse=True)[0]
 
     return call.as_given(lax.scan(group, None, call.heads)[1])
-
-
-def _rows_of(x: jax.Array, rows: jax.Array | None) -> jax.Array:
-    """[B, T, H, W], zeros outside of rows."""
-    if rows is None:
-        return x
-    row = jnp.arange(x.shape[1])[:, None, None]
-    return jnp.where((row >= rows[0]) & (row < rows[1]), x, 0)
 
 
 def _weak(call: Layout, g: jax.Array) -> Callable[[jax.Array, Step], jax.Array] | None:
@@ -283,11 +294,17 @@ def _weak(call: Layout, g: jax.Array) -> Callable[[jax.Array, Step], jax.Array] 
 
 
 def _choose(
-    compute: Callable[[Any], Any], weak: Callable[[jax.Array, Step], jax.Array] | None, head: jax.Array, at: Step
+    forms: Forms,
+    compute: Callable[[Any], Any],
+    weak: Callable[[jax.Array, Step], jax.Array] | None,
+    head: jax.Array,
+    at: Step,
 ) -> Any:
-    """compute(module) with the module that the chunk's gates allow. It cuts its operands itself, inside the branch: cut before, they would
+    """compute(module) with the one of forms that the chunk's gates allow. It cuts its operands itself, inside the branch: cut before, they would
     be copied once more."""
-    return compute(exact) if weak is None else lax.cond(weak(head, at), lambda: compute(narrow), lambda: compute(exact))
+    if weak is None:
+        return compute(forms.exact)
+    return lax.cond(weak(head, at), lambda: compute(forms.narrow), lambda: compute(forms.exact))
 
 
 def _entered(initial: jax.Array, current: jax.Array, at: Step) -> jax.Array:

@@ -51,7 +51,7 @@ def gla_step(
       g: float32 [B, H, K], <= 0: log decays of key channels. -inf forgets all that was before. Values above 0 are not checked.
       state: float32 [B, H, K, V]; with index a pool of states [P, H, K, V].
       index: int32 [B], traced: row b's state is state[index[b]]. A row whose index is not in 0 .. P - 1 (-1, say) is padding: its o is 0 and it
-        changes no state. Where two rows have the same index, what either gives and the state they leave is not said; other states keep right.
+        changes no state, whatever it holds. Where two rows have the same index, what either gives and the state they leave is not said; other states keep right.
       gv: float32 [B, H, V], <= 0: log decays of value channels; None: no decay.
       scale: of q; None means K ** -0.5. Static.
       backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
@@ -95,7 +95,7 @@ def simple_gla_step(
       g: float32 [B, H], <= 0: the log decay of each row and head; -inf forgets all that was before; None: 0. Values above 0 are not checked.
       g_gamma: float32 [H], <= 0: the log decay of each head, in every row; added to g; None: 0.
       index: int32 [B], traced: row b's state is state[index[b]]. A row whose index is not in 0 .. P - 1 (-1, say) is padding: its o is 0 and it
-        changes no state. Where two rows have the same index, what either gives and the state they leave is not said; other states keep right.
+        changes no state, whatever it holds. Where two rows have the same index, what either gives and the state they leave is not said; other states keep right.
       scale: of q; None means K ** -0.5. Static.
       backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
       interpret: True or a pltpu.InterpretParams runs the Pallas kernel in its interpreter, on any platform (for tests).

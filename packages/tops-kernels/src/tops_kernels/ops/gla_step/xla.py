@@ -77,8 +77,8 @@ def _one_by_one(
         old = lax.dynamic_index_in_dim(
             pool, place, keepdims=False
         )  # [H, K, V]: an axis of 1 more makes XLA ten times slower
-        # No branch, or the pool would be copied: padding multiplies a state by 1 and adds 0.
-        new = old * jnp.where(is_row, decay, 1.0) + jnp.where(is_row, key, 0.0)[..., None] * value[:, None, :]
+        # A select and no branch, or the pool would be copied. Of all of it: what padding holds, a NaN too, is no state's business.
+        new = jnp.where(is_row, old * decay + key[..., None] * value[:, None, :], old)
         o = jnp.stack([jnp.sum(query[:, i, :, None] * new, axis=1) for i in range(query.shape[1])], axis=1)
         return lax.dynamic_update_index_in_dim(pool, new, place, 0), jnp.where(is_row, o, 0.0)
 
@@ -105,10 +105,11 @@ def gla_step_bwd(
     """The arguments and the second result of `gla_step_fwd`, and the cotangents of both -> gradients of q, k, v, g, state and gv (None where
     that is None), in their dtypes. A row of padding has none; a state of no row gets its cotangent as it is.
     """
-    do_rows = do.astype(jnp.float32)
-    if index is not None:
-        do_rows = jnp.where(_is_row(state, index)[:, None, None], do_rows, 0.0)
-    do_rows = do_rows.reshape(*k.shape[:2], -1, v.shape[2])
+    if index is not None:  # what padding holds, a NaN too, is no gradient's business
+        is_row = _is_row(state, index)[:, None, None]
+        q, k, v, g, do = (jnp.where(is_row, x, 0) for x in (q, k, v, g, do))
+        gv = None if gv is None else jnp.where(is_row, gv, 0)
+    do_rows = do.astype(jnp.float32).reshape(*k.shape[:2], -1, v.shape[2])
     query, key, value = _grouped(q, k), k.astype(jnp.float32), v.astype(jnp.float32)
     dq = scale * jnp.einsum("bhkv,bhgv->bhgk", _rows(new_state, index), do_rows, precision=_EXACT)
     dnew = _rows(dnew_state, index) + jnp.einsum("bhgk,bhgv->bhkv", query * scale, do_rows, precision=_EXACT)

@@ -5,8 +5,8 @@ Nothing of size T * K * V is kept: the backward pass keeps the state before each
 
 import jax
 
-from tops_kernels.ops.gla._xla_walk import Chunks, back, through
 from tops_kernels.ops.simple_gla import _xla_chunk as chunk
+from tops_kernels.ops.simple_gla._xla_walk import Chunks, back, through
 from tops_kernels.ops.simple_gla.decays import gradients_of, log_decays
 
 CHUNK = 64
