@@ -151,7 +151,7 @@ def test_boundaries_have_a_gradient_of_no_type_also_when_used_twice() -> None:  
     assert np.asarray(of_q).any()
 
 
-def test_x64_changes_nothing_and_what_is_64_bits_wide_is_refused() -> None:  # case 20
+def test_x64_changes_nothing_and_numbers_of_64_bits_are_refused() -> None:  # case 20
     x = jnp.ones((2, 49, 8, 64), jnp.bfloat16)
     g = jnp.full(x.shape, -0.1, jnp.float32)
     run = jax.jit(functools.partial(tops_kernels.gla, backend="xla"), compiler_options=FAST)
@@ -161,9 +161,27 @@ def test_x64_changes_nothing_and_what_is_64_bits_wide_is_refused() -> None:  # c
         for one, other in zip(narrow, wide, strict=True):
             assert one.dtype == other.dtype
             np.testing.assert_array_equal(np.asarray(one, np.float32), np.asarray(other, np.float32))
-        for name, wrong in (("cu_seqlens", np.array([0, 49])), ("g", np.asarray(g, np.float64))):
-            with pytest.raises(ValueError, match=rf"^gla: {name} has dtype \w+64; expected \w+32"):
-                tops_kernels.gla(x[:1], x[:1], x[:1], **{"g": g[:1], name: wrong[:1] if name == "g" else wrong})
+        with pytest.raises(ValueError, match=r"^gla: g has dtype float64; expected float32"):
+            tops_kernels.gla(x[:1], x[:1], x[:1], np.asarray(g, np.float64)[:1])
+
+
+@pytest.mark.parametrize("op", ["gla", "simple_gla"])
+def test_boundaries_of_64_bits_are_those_of_32(op: str) -> None:  # case 20
+    q, k, v, g = draw(49)
+    g = g if op == "gla" else g[..., 0]
+
+    def both(q: Any, g: Any, bounds: Any) -> Any:
+        outputs, pull = jax.vjp(lambda q, g: getattr(tops_kernels, op)(q, k, v, g, cu_seqlens=bounds), q, g)
+        return outputs, pull(jax.tree.map(jnp.ones_like, outputs))
+
+    run = jax.jit(both, compiler_options=FAST)
+    bounds, to_the_end, far = np.array([0, 5, 5, 40]), np.array([0, 5, 5, 49]), np.array([0, 5, 5, 2**32 + 40])
+    expected, expected_far = (run(q, g, x.astype(np.int32)) for x in (bounds, to_the_end))
+    with jax.enable_x64(True):
+        jax.tree.map(np.testing.assert_array_equal, run(q, g, bounds), expected)
+        jax.tree.map(
+            np.testing.assert_array_equal, run(q, g, far), expected_far
+        )  # past T is clipped to T, and never wrapped
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -169,3 +169,14 @@ def test_query_heads_that_key_heads_do_not_divide_are_refused_with_both_numbers(
     with pytest.raises(ValueError, match=rf"^{op}: .*\b{hq if h else h}\b.*") as caught:
         getattr(tops_kernels, op)(q=q, k=k, v=k, g=-k if op == "gla_step" else -k[..., 0], state=jnp.ones((1, h, 4, 4)))
     assert str(h) in str(caught.value)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_an_index_of_64_bits_is_that_of_32_and_never_wraps(op: str) -> None:  # case 20
+    arrays, run = draw(op), passes(op, "xla")
+    expected = run(cotangents(), INDEX, arrays)
+    far = INDEX.astype(np.int64)
+    far[3] = 2**32 + 2  # wrapped it would be state 2
+    with jax.enable_x64(True):
+        found = run(cotangents(), far, arrays)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 import tops_manifest
 from tops_manifest import ArraySpec, Binding, ContractTypeError, ContractValueError
@@ -26,6 +27,21 @@ def check(op: str, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> Bind
     """
     specs = {name: None if array is None else _spec(op, name, array) for name, array in arrays.items()}
     return tops_manifest.bind(tops_manifest.op(op), specs, params)
+
+
+def declared(op: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of a call, int64 as int32 where the contract says so: with jax_enable_x64 on, numpy's integers are int64. Saturated and not wrapped,
+    so that what is out of range stays out of range."""
+    narrow = {spec.name for spec in tops_manifest.op(op).inputs if spec.dtype == "int32"}
+    return {
+        name: _saturated(array) if name in narrow and str(getattr(array, "dtype", "")) == "int64" else array
+        for name, array in arrays.items()
+    }
+
+
+def _saturated(array: Any) -> jax.Array:
+    most = np.iinfo(np.int32)
+    return jax.numpy.clip(array, most.min, most.max).astype(jax.numpy.int32)
 
 
 def check_backend(op: str, backend: object, interpret: object, arrays: Mapping[str, Any] | None = None) -> None:
@@ -63,7 +79,7 @@ def check_backend(op: str, backend: object, interpret: object, arrays: Mapping[s
 def explain(op: str, arrays: Mapping[str, Any], params: Mapping[str, Any], backend: object, interpret: object) -> None:
     """Raises the named error for arguments that jax.jit refused; returns where the fault is not in the arguments."""
     check_backend(op, backend, interpret, arrays)
-    check(op, arrays, params)
+    check(op, declared(op, arrays), params)
 
 
 def _spec(op: str, name: str, array: Any) -> ArraySpec:

@@ -4,15 +4,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tops_kernels.ops.gla.visits import Visits, visits
 
 CHUNK = 64
-# Heads (times batches) of a step on a CPU. Two cores, B = 2, T = 2048, H = 8: 16 a step 84 ms forward and 524 with backward, 4 a step 113 and
-# 647, though a single core is fastest with the four that stay in its L2 cache. Anywhere else a step has all heads: a GPU is filled by them,
-# and a dimension that is split over devices is not cut.
-HEADS_ON_CPU = 16
 
 
 class Step(NamedTuple):
@@ -20,9 +17,16 @@ class Step(NamedTuple):
     visit: Visits | None  # None where sequences are not packed: all rows of the chunk, of every sequence
 
 
+class Group(NamedTuple):
+    """The first batch entry and the first key/value head of those that one loop over time has."""
+
+    batch: jax.Array
+    head: jax.Array
+
+
 class Layout:
-    """Arrays as given, [B, T, HQ or H, W], with T padded to chunks; reversed, turned over. A step's rows of n key/value heads and their
-    query heads: q, o and the like [N, G, C, W], k and the like [N, C, W], N = B * n, float32."""
+    """Arrays as given, [B, T, HQ or H, W], with T padded to chunks; reversed, turned over. A step's rows of a group with N key/value heads,
+    counting each batch entry's, and their query heads: q, o and the like [N, G, C, W], k and the like [N, C, W], float32."""
 
     def __init__(
         self,
@@ -32,19 +36,20 @@ class Layout:
         cu_seqlens: jax.Array | None,
         *,
         reverse: bool,
-        heads: int | None,
+        each: bool,
     ) -> None:
-        """`heads`: how many a step may have, times batches; None: all."""
+        """each: a group is a single head of one batch entry; otherwise there is one group, of all."""
         self.b, self.t, self.h = k.shape[:3]
         self.group = q.shape[2] // self.h
         self._like = k  # whose mesh axes, inside jax.shard_map, a loop's first values must vary over
-        most = self.h if heads is None else max(1, heads // self.b)
-        self.n = max(n for n in range(1, self.h + 1) if self.h % n == 0 and n <= most)
+        self.entries, self.n = (1, 1) if each else (self.b, self.h)
         self.size = min(CHUNK, 1 << max(self.t - 1, 0).bit_length())
         self.reverse = reverse
         self.sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
         self.key_width, self.value_width = q.shape[3], v.shape[3]
-        self.heads = jnp.arange(0, self.h, self.n, dtype=jnp.int32)
+        # B may be symbolic where a group has all of it.
+        self.counts = (self.b, self.h) if each else (1, 1)
+        self.groups = Group(*map(jnp.asarray, np.indices(self.counts, np.int32).reshape(2, -1)))
         if cu_seqlens is None:
             self.steps = Step(jnp.arange(-(-self.t // self.size), dtype=jnp.int32), None)
         else:
@@ -72,47 +77,55 @@ class Layout:
         x = x.astype(jnp.float32)
         return x[::-1] if self.reverse and self.sequences is not None else x
 
-    def of_heads(self, x: jax.Array, head: jax.Array) -> jax.Array:
+    def of_group(self, x: jax.Array, group: Group) -> jax.Array:
         """`states` -> [N, K, V]; packed [sequences, n, K, V]."""
-        x = lax.dynamic_slice_in_dim(x, head, self.n, 1)
-        return x if self.sequences is not None else x.reshape(-1, *x.shape[2:])
+        x = lax.dynamic_slice_in_dim(x, group.head, self.n, 1)
+        if self.sequences is not None:
+            return x
+        x = x if self.entries == self.b else lax.dynamic_slice_in_dim(x, group.batch, self.entries, 0)
+        return x.reshape(-1, *x.shape[2:])
 
     def start(self, states: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """The state before the first step, and where the ends of packed sequences are gathered: None where there are none."""
         return (states, None) if self.sequences is None else (jnp.zeros_like(states[0]), jnp.zeros_like(states))
 
     def as_given(self, x: jax.Array) -> jax.Array:
-        """What `of_heads` gives, stacked [groups, ..] -> [B or N, H, K, V]."""
+        """What `of_group` gives, stacked [groups, ..] -> [B or N, H, K, V]."""
         count = self.b if self.sequences is None else self.sequences
-        x = x.reshape(x.shape[0], count, self.n, *x.shape[-2:]).swapaxes(0, 1)
+        # The group's batch entry and head, then the state's among the group's.
+        x = x.reshape(*self.counts, -1, self.n, *x.shape[-2:]).swapaxes(1, 2)
         x = x.reshape(count, self.h, *x.shape[-2:])
         return x[::-1] if self.reverse and self.sequences is not None else x
 
-    def cut_queries(self, x: jax.Array, head: jax.Array, at: Step) -> jax.Array:
+    def cut_queries(self, x: jax.Array, group: Group, at: Step) -> jax.Array:
         """[B, T, HQ, W] -> [N, G, C, W], the rows of a visit."""
-        x = self.cut(x, head, at)
+        x = self.cut(x, group, at)
         return x.reshape(-1, self.group, *x.shape[1:])
 
-    def cut(self, x: jax.Array, head: jax.Array, at: Step) -> jax.Array:
+    def cut(self, x: jax.Array, group: Group, at: Step) -> jax.Array:
         """[B, T, H, W] -> [N, C, W], the rows of a visit; zeros outside of it: no query, key or value there, and no decay. A select, so that
         a NaN there stays there."""
         each = x.shape[2] // self.h
-        shape = self.b, self.size, self.n * each, x.shape[-1]
-        x = lax.dynamic_slice(x, self._corner(at.chunk, head * each), shape)
+        shape = self.entries, self.size, self.n * each, x.shape[-1]
+        x = lax.dynamic_slice(x, self._corner(at.chunk, group, each), shape)
         x = x.swapaxes(1, 2).reshape(-1, self.size, shape[-1]).astype(jnp.float32)
         return x if at.visit is None else jnp.where(self._inside(at.visit), x, 0.0)
 
-    def put(self, out: jax.Array, x: jax.Array, head: jax.Array, at: Step) -> jax.Array:
+    def put(self, out: jax.Array, x: jax.Array, group: Group, at: Step) -> jax.Array:
         """`out` [B, T, HQ or H, W] with the rows of a visit, x [N or N * G, C, W]."""
-        x = x.reshape(self.b, -1, *x.shape[-2:]).swapaxes(1, 2).astype(out.dtype)
-        start = self._corner(at.chunk, head * (out.shape[2] // self.h))
+        x = x.reshape(self.entries, -1, *x.shape[-2:]).swapaxes(1, 2).astype(out.dtype)
+        start = self._corner(at.chunk, group, out.shape[2] // self.h)
         if at.visit is not None:
             x = jnp.where(self._inside(at.visit)[:, None], x, lax.dynamic_slice(out, start, x.shape))
         return lax.dynamic_update_slice(out, x, start)
 
-    def _corner(self, chunk: jax.Array, head: jax.Array) -> tuple[jax.Array, ...]:
+    def _corner(self, chunk: jax.Array, group: Group, each: int) -> tuple[jax.Array, ...]:
         zero = jnp.zeros((), jnp.int32)  # a plain 0 is an int64 under jax_enable_x64, and indices must be of one type
-        return zero, chunk * self.size, head, zero
+        return self.first_entry(group), chunk * self.size, group.head * each, zero
+
+    def first_entry(self, group: Group) -> jax.Array:
+        # Of all entries none is cut: a dimension that may be split over devices.
+        return jnp.zeros((), jnp.int32) if self.entries == self.b else group.batch
 
     def _inside(self, at: Visits) -> jax.Array:
         """[C, 1] bool: the rows of a visit."""

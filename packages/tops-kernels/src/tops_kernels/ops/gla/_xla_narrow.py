@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tops_kernels.ops.gla._xla_chunk import over_values
+
 _MOST = 20.0  # e^20 twice over is far from float32's end, and 20 * 2^-24 is an error of 1e-6 at the worst
 
 
@@ -42,8 +44,8 @@ def before_here(x: jax.Array) -> jax.Array:
 
 
 def narrow_chunks(g: jax.Array, size: int) -> jax.Array:
-    """g [B, T, H, K], T a multiple of size -> [T / size, H] bool: whether this module may be used for a head's chunk, in every sequence; False
-    for a -inf or a NaN anywhere. Of gates of both signs the sums of a half alone would not say how far they go in between: so of magnitudes.
+    """g [B, T, H, K], T a multiple of size -> [B, T / size, H] bool: whether this module may be used for a head's chunk; False for a -inf or a NaN
+    anywhere. Of gates of both signs the sums of a half alone would not say how far they go in between: so of magnitudes.
 
     By halving, in elementwise passes, which XLA:CPU spreads over its threads.
     """
@@ -52,10 +54,8 @@ def narrow_chunks(g: jax.Array, size: int) -> jax.Array:
     while sums.shape[3] > 1:
         half = sums.shape[3] // 2
         sums = sums[:, :, :, :half] + sums[:, :, :, half:]
-    least = jnp.min(sums.reshape(b, -1, h, k), axis=0).reshape(
-        t // size, 2, h, k
-    )  # few dimensions a sum: see _xla_chunk._onward
-    return jnp.min(least, axis=(1, 3)) >= -_MOST
+    sums = sums.reshape(b * (t // size), 2, h, k)  # few dimensions a sum: see _xla_chunk._onward
+    return (jnp.min(sums, axis=(1, 3)) >= -_MOST).reshape(b, t // size, h)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,9 +151,7 @@ def backward(
     # What flows through the decay of step t is what came in from before the chunk, and what keys before t put in less what queries before t took
     # out. So where nothing came before a step, as in a packed sequence of one, its gradient is 0 and not what rounding leaves.
     # The pairs i = j have no decay: here they are added and taken away again, which is harmless where no gate is strong.
-    ones = np.ones((v.shape[-1], 8), np.float32)  # a product: XLA:CPU adds up along the last dimension one by one
-    whole = _dot("nkv,vx->nkx", state * dbefore, jnp.asarray(ones))[..., 0]
-    dg = whole[:, None] + before_here(kd * dkd - of_group((qd * dqd).reshape(q.shape)))
+    dg = over_values(state * dbefore)[:, None] + before_here(kd * dkd - of_group((qd * dqd).reshape(q.shape)))
     dq, dk = (dqd.reshape(q.shape) * d.up[:, None]).reshape(-1, *k.shape[1:]), dkd * d.down
     return dq, dk, dv, dg, dbefore
 

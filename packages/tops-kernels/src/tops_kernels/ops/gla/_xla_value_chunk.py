@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tops_kernels.ops.gla._xla_chunk import SUB, _dot, _flat, _onward, _pairs, _spread
+from tops_kernels.ops.gla._xla_chunk import SUB, _dot, _flat, _halves, _onward, _pairs, _spread, over_values
 
 
 def _local(
@@ -37,11 +37,9 @@ def _local(
             scores = jnp.where(_pairs(sub, half), found, 0.0)
             o = o + od * _flat(_dot("ngbij,nbjv->ngbiv", scores, _spread(vd, sub)))
         else:
-            right, left = _spread(qd, half)[:, :, 1::2], _spread(kd, half)[:, 0::2]
-            scores = _dot("ngbik,nbjk->ngbij", right, left)
-            found = _dot("ngbij,nbjv->ngbiv", scores, _spread(vd, half)[:, 0::2]) * _spread(od, half)[:, :, 1::2]
-            both = jnp.stack([jnp.zeros_like(found), found], axis=3)
-            o = o + _flat(both.reshape(*found.shape[:2], -1, *found.shape[3:]))
+            (_, right), (left, _), (values, _), (_, out) = (_halves(x, half) for x in (qd, kd, vd, od))
+            found = _dot("ngbij,nbjv->ngbiv", _dot("ngbik,nbjk->ngbij", right, left), values) * out
+            o = o + _flat(_flat(jnp.stack([jnp.zeros_like(found), found], axis=3)))
         qd, kd, whole_k = _onward(qd, kd, whole_k)
         od, vd, whole_v = _onward(od, vd, whole_v)
         half *= 2
@@ -100,7 +98,7 @@ def backward(
     (_, qd, od, _, whole_k, whole_v), pull = jax.vjp(_local, q, k, v, a, b)
     dod = od * do
     through_state = state * dstate
-    dwhole_k = jnp.sum(through_state * whole_v[:, None, :], axis=2)
+    dwhole_k = over_values(through_state * whole_v[:, None, :])
     dwhole_v = jnp.sum(through_state * whole_k[:, :, None], axis=1)
     dfrom_start = jnp.sum(do * _dot("ngck,nkv->ngcv", qd, state), axis=1, keepdims=True)
     dq, dk, dv, da, db = pull((do, _dot("ngcv,nkv->ngck", dod, state), dfrom_start, dstate, dwhole_k, dwhole_v))

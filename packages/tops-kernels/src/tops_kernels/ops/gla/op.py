@@ -10,7 +10,7 @@ import numpy as np
 
 from tops_kernels.ops.gla import xla
 from tops_kernels.ops.gla.config import GlaTpuConfig
-from tops_kernels.runtime.arguments import check, check_backend
+from tops_kernels.runtime.arguments import check, check_backend, declared
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike, check_axis
@@ -50,7 +50,7 @@ def gla(
       v: [B, T, H, V] in q's dtype.
       g: float32 [B, T, H, K], <= 0: log decays. -inf forgets all that was before. Values above 0 are not checked.
       initial_state: float32 [B, H, K, V], with cu_seqlens [N, H, K, V]; None: zeros.
-      cu_seqlens: int32 [N + 1], traced: N sequences packed along T (then B = 1), rising from 0 to at most T. Sequence n has rows
+      cu_seqlens: int32 (or int64) [N + 1], traced: N sequences packed along T (then B = 1), rising from 0 to at most T. Sequence n has rows
         cu_seqlens[n] up to cu_seqlens[n + 1]; it may be empty. Rows after the last boundary are padding: o and gradients are 0 there, whatever
         they hold. One compilation serves all contents. The values are not checked; they are clipped to 0..T.
       gv: float32 [B, T, H, V], <= 0: log decays of value channels, as g of key channels; None: no decay. No Pallas kernel takes it: the call
@@ -138,6 +138,8 @@ def _gla(
 ) -> Any:
     arrays = {"q": q, "k": k, "v": v, "g": g, "initial_state": initial_state, "cu_seqlens": cu_seqlens, "gv": gv}
     check_backend("gla", backend, interpret, arrays)
+    arrays = declared("gla", arrays)
+    cu_seqlens = arrays["cu_seqlens"]
     bound = check("gla", arrays, {"scale": scale, "reverse": reverse, "axis_name": axis_name})
     if k.shape[0] == 0:  # no batch: nothing to attend to
         outputs = bound.outputs()

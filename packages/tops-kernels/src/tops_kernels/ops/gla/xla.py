@@ -1,10 +1,12 @@
-"""gla in plain JAX: heads a few at a time (on a CPU; elsewhere all), chunk after chunk of 64 steps, the state carried along, one of two exact forms a chunk.
+"""gla in plain JAX: one head after another (on a CPU; elsewhere all at once), chunk after chunk of 64 steps, the state carried along, one of two
+exact forms a chunk.
 
 A chunk whose gates are weak takes `_xla_narrow`, any other `_xla_chunk`; a `lax.cond` on the chunk's own gates decides. Nothing of size
 T * K * V is kept: the backward pass keeps the state before each chunk, a 64th of that, for the heads at hand.
 
-On a CPU what binds is memory, not products. So each step cuts its rows out of the arrays as they lie, and turns them to [heads, C, width] in
-the cache: no operand is arranged as a whole beforehand (docs/kernels/gla.md has the figures).
+On a CPU each step cuts its rows out of the arrays as they lie, and turns them to [heads, C, width] in the cache: no operand is arranged as a whole
+beforehand. What one head's chunk needs stays in a core's own cache. Steps of several heads have arrays large enough for XLA:CPU to split over
+threads, which leaves half of each in the other core's cache, and their products run on one thread all the same (docs/kernels/gla.md has the figures).
 """
 
 import functools
@@ -17,7 +19,7 @@ from jax import lax
 
 from tops_kernels.ops.gla import _xla_chunk as exact
 from tops_kernels.ops.gla import _xla_narrow as narrow
-from tops_kernels.ops.gla._xla_layout import HEADS_ON_CPU, Layout, Step, rows_of
+from tops_kernels.ops.gla._xla_layout import Group, Layout, Step, rows_of
 
 
 class Forms(NamedTuple):
@@ -31,13 +33,12 @@ _FORMS = Forms(exact, narrow)
 
 
 def _by_platform(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
-    """function(*arrays, **static, heads=..) with the heads of a step that suit the platform lowered for. The second of arrays is
-    [B, T, H, W]."""
+    """function(*arrays, **static, each=..): each head by itself on a CPU. The second of arrays is [B, T, H, W]."""
     b, _, h, _ = arrays[1].shape
-    if not isinstance(b * h, int) or b * h <= HEADS_ON_CPU:  # a symbolic size, or the same either way
-        return function(*arrays, **static, heads=None)
-    on_cpu = functools.partial(function, **static, heads=HEADS_ON_CPU)
-    return lax.platform_dependent(*arrays, cpu=on_cpu, default=functools.partial(function, **static, heads=None))
+    all_at_once = functools.partial(function, **static, each=False)
+    if not isinstance(b * h, int) or b * h <= 1:  # a symbolic size, or the same either way
+        return all_at_once(*arrays)
+    return lax.platform_dependent(*arrays, cpu=functools.partial(function, **static, each=True), default=all_at_once)
 
 
 def gla_fwd(
@@ -68,15 +69,15 @@ def _gla_fwd(
     scale: float,
     reverse: bool,
     forms: Forms,
-    heads: int | None,
+    each: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
+    call = Layout(q, k, v, cu_seqlens, reverse=reverse, each=each)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g))
     weak = _weak(call, arrays[3])
     states = call.states(initial_state)
 
-    def group(out: jax.Array, head: jax.Array) -> tuple[jax.Array, jax.Array]:
-        initial = call.of_heads(states, head)
+    def group(out: jax.Array, group: Group) -> tuple[jax.Array, jax.Array]:
+        initial = call.of_group(states, group)
 
         def step(carry: Any, at: Step) -> tuple[Any, None]:
             current, finals, out = carry
@@ -84,21 +85,21 @@ def _gla_fwd(
 
             def forward(form: Any) -> Any:
                 q, *others = arrays
-                q = call.cut_queries(q, head, at) * scale
-                return form.forward(q, *(call.cut(x, head, at) for x in others), current)
+                q = call.cut_queries(q, group, at) * scale
+                return form.forward(q, *(call.cut(x, group, at) for x in others), current)
 
-            o, current = _choose(forms, forward, weak, head, at)
+            o, current = _choose(forms, forward, weak, group, at)
             return (
                 current,
                 _gathered(finals, current, at, at.visit and at.visit.last),
-                call.put(out, o, head, at),
+                call.put(out, o, group, at),
             ), None
 
         (current, finals, out), _ = lax.scan(step, (*call.start(initial), out), call.steps)
         return out, current if finals is None else finals
 
     empty = lax.full_like(v, 0, shape=(*arrays[0].shape[:-1], v.shape[-1]))
-    out, finals = lax.scan(group, empty, call.heads)
+    out, finals = lax.scan(group, empty, call.groups)
     return call.rows(out), call.as_given(finals)
 
 
@@ -135,23 +136,23 @@ def _gla_bwd(
     scale: float,
     reverse: bool,
     forms: Forms,
-    heads: int | None,
+    each: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    call = Layout(q, k, v, cu_seqlens, reverse=reverse, heads=heads)
+    call = Layout(q, k, v, cu_seqlens, reverse=reverse, each=each)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g, do))
     weak = _weak(call, arrays[3])
     states, dfinals = call.states(initial_state), call.states(dfinal)
 
-    def group(outs: tuple[jax.Array, ...], head: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        initial, dlast = call.of_heads(states, head), call.of_heads(dfinals, head)
+    def group(outs: tuple[jax.Array, ...], group: Group) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        initial, dlast = call.of_group(states, group), call.of_group(dfinals, group)
 
         def onward(left: jax.Array, at: Step) -> tuple[jax.Array, jax.Array]:
             before = _entered(initial, left, at)
 
             def next_state(form: Any) -> Any:
-                return form.next_state(*(call.cut(x, head, at) for x in arrays[1:4]), before)
+                return form.next_state(*(call.cut(x, group, at) for x in arrays[1:4]), before)
 
-            return _choose(forms, next_state, weak, head, at), left
+            return _choose(forms, next_state, weak, group, at), left
 
         # What each visit finds is what the one before left, or its sequence's initial state: `found` serves both ways.
         _, found = lax.scan(onward, call.start(initial)[0], call.steps)
@@ -163,13 +164,13 @@ def _gla_bwd(
 
             def backward(form: Any) -> Any:
                 q, *others, do = arrays
-                q, do = call.cut_queries(q, head, at) * scale, call.cut_queries(do, head, at)
-                others = [call.cut(x, head, at) for x in others]
+                q, do = call.cut_queries(q, group, at) * scale, call.cut_queries(do, group, at)
+                others = [call.cut(x, group, at) for x in others]
                 dq, *grads = form.backward(q, *others, do, _entered(initial, left, at), dstate)
                 return dq * scale, *grads
 
-            *grads, dstate = _choose(forms, backward, weak, head, at)
-            outs = tuple(call.put(out, x, head, at) for out, x in zip(outs, grads, strict=True))
+            *grads, dstate = _choose(forms, backward, weak, group, at)
+            outs = tuple(call.put(out, x, group, at) for out, x in zip(outs, grads, strict=True))
             return (dstate, _gathered(dinitials, dstate, at, at.visit and at.visit.first), outs), None
 
         dstate, dinitials = call.start(dlast)
@@ -183,7 +184,7 @@ def _gla_bwd(
         lax.full_like(like, 0 if cu_seqlens is not None else i, shape=x.shape)
         for i, (x, like) in enumerate(zip(arrays[:4], (q, k, v, g), strict=True))
     )
-    outs, dstates = lax.scan(group, empty, call.heads)
+    outs, dstates = lax.scan(group, empty, call.groups)
     dinitial = None if initial_state is None else call.as_given(dstates).astype(initial_state.dtype)
     dq, dk, dv, dg = (call.rows(x) for x in outs)
     return dq, dk, dv, dg, dinitial
@@ -214,23 +215,23 @@ def _gla_end(
     scale: float,
     reverse: bool,
     forms: Forms,
-    heads: int | None,
+    each: bool,
 ) -> jax.Array:
-    call = Layout(k, k, v, None, reverse=reverse, heads=heads)
+    call = Layout(k, k, v, None, reverse=reverse, each=each)
     arrays = tuple(call.arranged(rows_of(x, rows)) for x in (k, v, g))
     weak = _weak(call, arrays[2])
     states = call.states(initial_state)
 
-    def group(_: None, head: jax.Array) -> tuple[None, jax.Array]:
+    def group(_: None, group: Group) -> tuple[None, jax.Array]:
         def step(current: jax.Array, at: Step) -> tuple[jax.Array, None]:
             def next_state(form: Any) -> Any:
-                return form.next_state(*(call.cut(x, head, at) for x in arrays), current)
+                return form.next_state(*(call.cut(x, group, at) for x in arrays), current)
 
-            return _choose(forms, next_state, weak, head, at), None
+            return _choose(forms, next_state, weak, group, at), None
 
-        return None, lax.scan(step, call.of_heads(states, head), call.steps)[0]
+        return None, lax.scan(step, call.of_group(states, group), call.steps)[0]
 
-    return call.as_given(lax.scan(group, None, call.heads)[1])
+    return call.as_given(lax.scan(group, None, call.groups)[1])
 
 
 def gla_start(
@@ -260,51 +261,52 @@ def _gla_start(
     scale: float,
     reverse: bool,
     forms: Forms,
-    heads: int | None,
+    each: bool,
 ) -> jax.Array:
-    call = Layout(q, g, v, None, reverse=reverse, heads=heads)
+    call = Layout(q, g, v, None, reverse=reverse, each=each)
     queries, g, cotangents = (call.arranged(rows_of(x, rows)) for x in (q, g, do))
     weak = _weak(call, g)
     dstates = call.states(dfinal)
 
-    def group(_: None, head: jax.Array) -> tuple[None, jax.Array]:
+    def group(_: None, group: Group) -> tuple[None, jax.Array]:
         def step(dstate: jax.Array, at: Step) -> tuple[jax.Array, None]:
             def state_before(form: Any) -> Any:
-                q, do = call.cut_queries(queries, head, at) * scale, call.cut_queries(cotangents, head, at)
-                return form.state_before(q, call.cut(g, head, at), do, dstate)
+                q, do = call.cut_queries(queries, group, at) * scale, call.cut_queries(cotangents, group, at)
+                return form.state_before(q, call.cut(g, group, at), do, dstate)
 
-            return _choose(forms, state_before, weak, head, at), None
+            return _choose(forms, state_before, weak, group, at), None
 
-        return None, lax.scan(step, call.of_heads(dstates, head), call.steps, reverse=True)[0]
+        return None, lax.scan(step, call.of_group(dstates, group), call.steps, reverse=True)[0]
 
-    return call.as_given(lax.scan(group, None, call.heads)[1])
+    return call.as_given(lax.scan(group, None, call.groups)[1])
 
 
-def _weak(call: Layout, g: jax.Array) -> Callable[[jax.Array, Step], jax.Array] | None:
-    """g as arranged -> of a head and a step, whether `_xla_narrow` may be used there; None: nowhere."""
+def _weak(call: Layout, g: jax.Array) -> Callable[[Group, Step], jax.Array] | None:
+    """g as arranged -> of a group and a step, whether `_xla_narrow` may be used there; None: nowhere."""
     # In short chunks the exact form is no slower, and gradients of g that are 0 come out as 0.
     if call.size <= exact.SUB:
         return None
     if (
         call.sequences is not None
     ):  # by a visit's own rows: what a sequence gives is not for its neighbours' gates to change, nor for padding's
-        return lambda head, at: narrow.narrow_chunks(call.cut(g, head, at)[:, :, None], call.size)[0, 0]
+        return lambda group, at: jnp.all(narrow.narrow_chunks(call.cut(g, group, at)[:, :, None], call.size))
     chunks = narrow.narrow_chunks(g, call.size)
-    return lambda head, at: jnp.all(lax.dynamic_slice(chunks, (at.chunk, head), (1, call.n)))
+    size = call.entries, 1, call.n
+    return lambda group, at: jnp.all(lax.dynamic_slice(chunks, (call.first_entry(group), at.chunk, group.head), size))
 
 
 def _choose(
     forms: Forms,
     compute: Callable[[Any], Any],
-    weak: Callable[[jax.Array, Step], jax.Array] | None,
-    head: jax.Array,
+    weak: Callable[[Group, Step], jax.Array] | None,
+    group: Group,
     at: Step,
 ) -> Any:
     """compute(module) with the one of forms that the chunk's gates allow. It cuts its operands itself, inside the branch: cut before, they would
     be copied once more."""
     if weak is None:
         return compute(forms.exact)
-    return lax.cond(weak(head, at), lambda: compute(forms.narrow), lambda: compute(forms.exact))
+    return lax.cond(weak(group, at), lambda: compute(forms.narrow), lambda: compute(forms.exact))
 
 
 def _entered(initial: jax.Array, current: jax.Array, at: Step) -> jax.Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tops_kernels.ops.gla_step import xla
 from tops_kernels.ops.gla_step.config import GlaStepTpuConfig
-from tops_kernels.runtime.arguments import check, check_backend
+from tops_kernels.runtime.arguments import check, check_backend, declared
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike
@@ -50,7 +50,7 @@ def gla_step(
       v: [B, H, V] in q's dtype.
       g: float32 [B, H, K], <= 0: log decays of key channels. -inf forgets all that was before. Values above 0 are not checked.
       state: float32 [B, H, K, V]; with index a pool of states [P, H, K, V].
-      index: int32 [B], traced: row b's state is state[index[b]]. A row whose index is not in 0 .. P - 1 (-1, say) is padding: its o is 0 and it
+      index: int32 (or int64) [B], traced: row b's state is state[index[b]]. A row whose index is not in 0 .. P - 1 (-1, say) is padding: its o is 0 and it
         changes no state, whatever it holds. Where two rows have the same index, what either gives and the state they leave is not said; other states keep right.
       gv: float32 [B, H, V], <= 0: log decays of value channels; None: no decay.
       scale: of q; None means K ** -0.5. Static.
@@ -94,7 +94,7 @@ def simple_gla_step(
       state: float32 [B, H, K, V]; with index a pool of states [P, H, K, V].
       g: float32 [B, H], <= 0: the log decay of each row and head; -inf forgets all that was before; None: 0. Values above 0 are not checked.
       g_gamma: float32 [H], <= 0: the log decay of each head, in every row; added to g; None: 0.
-      index: int32 [B], traced: row b's state is state[index[b]]. A row whose index is not in 0 .. P - 1 (-1, say) is padding: its o is 0 and it
+      index: int32 (or int64) [B], traced: row b's state is state[index[b]]. A row whose index is not in 0 .. P - 1 (-1, say) is padding: its o is 0 and it
         changes no state, whatever it holds. Where two rows have the same index, what either gives and the state they leave is not said; other states keep right.
       scale: of q; None means K ** -0.5. Static.
       backend: None picks for the platform lowered for; "xla" or "pallas_tpu" insists.
@@ -144,18 +144,19 @@ _STATIC_NAMES = ("scale", "backend", "interpret", "override")
 
 @functools.partial(jax.jit, static_argnames=_STATIC_NAMES)
 def _gla_step(q: Any, k: Any, v: Any, g: Any, state: Any, index: Any, gv: Any, **static: Any) -> Any:
-    arrays = {"q": q, "k": k, "v": v, "g": g, "state": state, "index": index, "gv": gv}
+    arrays = declared("gla_step", {"q": q, "k": k, "v": v, "g": g, "state": state, "index": index, "gv": gv})
     bound, how = _checked("gla_step", arrays, **static)
-    return _run(bound, how, q, k, v, g, state, index, gv)
+    return _run(bound, how, *arrays.values())
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC_NAMES)
 def _simple_gla_step(q: Any, k: Any, v: Any, state: Any, g: Any, g_gamma: Any, index: Any, **static: Any) -> Any:
-    arrays = {"q": q, "k": k, "v": v, "state": state, "g": g, "g_gamma": g_gamma, "index": index}
+    given = {"q": q, "k": k, "v": v, "state": state, "g": g, "g_gamma": g_gamma, "index": index}
+    arrays = declared("simple_gla_step", given)
     bound, how = _checked("simple_gla_step", arrays, **static)
     gates = [gate for gate in (g, g_gamma) if gate is not None]
     total = jnp.broadcast_to(sum(gates, start=jnp.zeros((), jnp.float32)), k.shape[:2])
-    return _run(bound, how, q, k, v, jnp.broadcast_to(total[..., None], k.shape), state, index, None)
+    return _run(bound, how, q, k, v, jnp.broadcast_to(total[..., None], k.shape), state, arrays["index"], None)
 
 
 def _checked(

@@ -11,7 +11,7 @@ import numpy as np
 from tops_kernels.ops.simple_gla import xla
 from tops_kernels.ops.simple_gla.config import SimpleGlaTpuConfig
 from tops_kernels.ops.simple_gla.decays import log_decays
-from tops_kernels.runtime.arguments import check, check_backend
+from tops_kernels.runtime.arguments import check, check_backend, declared
 from tops_kernels.runtime.call import call
 from tops_kernels.runtime.dispatch import Implementation, dispatch
 from tops_kernels.runtime.manual import alike, cast, check_axis, varying
@@ -52,7 +52,7 @@ def simple_gla(
       g: float32 [B, T, H], <= 0: log decays. -inf forgets all that was before. Values above 0 are not checked. None: zeros.
       g_gamma: float32 [H], <= 0: a constant log decay of each head, added to g. None: zeros; with neither nothing is forgotten.
       initial_state: float32 [B, H, K, V], with cu_seqlens [N, H, K, V]; None: zeros.
-      cu_seqlens: int32 [N + 1], traced: N sequences packed along T (then B = 1), rising from 0 to at most T. Sequence n has rows
+      cu_seqlens: int32 (or int64) [N + 1], traced: N sequences packed along T (then B = 1), rising from 0 to at most T. Sequence n has rows
         cu_seqlens[n] up to cu_seqlens[n + 1]; it may be empty. Rows after the last boundary are padding: o and gradients are 0 there, whatever
         they hold. One compilation serves all contents. The values are not checked; they are clipped to 0..T.
       scale: of q; None means K ** -0.5. Static.
@@ -141,6 +141,8 @@ def _simple_gla(
         "initial_state": initial_state,
         "cu_seqlens": cu_seqlens,
     }
+    arrays = declared("simple_gla", arrays)
+    cu_seqlens = arrays["cu_seqlens"]
     bound = check("simple_gla", arrays, {"scale": scale, "reverse": reverse, "axis_name": axis_name})
     if k.shape[0] == 0:  # no batch: nothing to attend to
         outputs = bound.outputs()
