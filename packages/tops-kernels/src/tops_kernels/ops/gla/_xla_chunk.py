@@ -125,8 +125,8 @@ def state_before(q: jax.Array, g: jax.Array, do: jax.Array, dstate: jax.Array) -
     return total[:, 0, :, None] * dstate + _dot("ngck,ngcv->nkv", qd, do)
 
 
-def over_values(x: jax.Array) -> jax.Array:
-    """[N, K, V] -> sums over V [N, K], as a product: XLA:CPU adds up along the last dimension one by one (90 us a head, against 3)."""
+def over_last(x: jax.Array) -> jax.Array:
+    """[N, K, V] -> sums over V [N, K], as a product: XLA:CPU adds up along the last dimension one by one (90 us for a state, against 3)."""
     return _dot("nkv,vx->nkx", x, jnp.asarray(np.ones((x.shape[-1], 8), np.float32)))[..., 0]
 
 
@@ -146,7 +146,7 @@ def backward(
     """
     a = jnp.exp(g)
     (_, qd, kd, whole), pull = jax.vjp(local, q, k, v, a)
-    through = _dot("ngcv,nkv->ngck", do, state), _dot("ncv,nkv->nck", v, dstate), over_values(state * dstate)
+    through = _dot("ngcv,nkv->ngck", do, state), _dot("ncv,nkv->nck", v, dstate), over_last(state * dstate)
     dq, dk, dv, da = pull((do, *through))
     dv = dv + _dot("nck,nkv->ncv", kd, dstate)
     return dq.reshape(-1, *k.shape[1:]), dk, dv, da * a, whole[..., None] * dstate + _dot("ngck,ngcv->nkv", qd, do)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tops_kernels.ops.gla._xla_chunk import over_values
+from tops_kernels.ops.gla._xla_chunk import over_last
 
 _MOST = 20.0  # e^20 twice over is far from float32's end, and 20 * 2^-24 is an error of 1e-6 at the worst
 
@@ -151,7 +151,7 @@ def backward(
     # What flows through the decay of step t is what came in from before the chunk, and what keys before t put in less what queries before t took
     # out. So where nothing came before a step, as in a packed sequence of one, its gradient is 0 and not what rounding leaves.
     # The pairs i = j have no decay: here they are added and taken away again, which is harmless where no gate is strong.
-    dg = over_values(state * dbefore)[:, None] + before_here(kd * dkd - of_group((qd * dqd).reshape(q.shape)))
+    dg = over_last(state * dbefore)[:, None] + before_here(kd * dkd - of_group((qd * dqd).reshape(q.shape)))
     dq, dk = (dqd.reshape(q.shape) * d.up[:, None]).reshape(-1, *k.shape[1:]), dkd * d.down
     return dq, dk, dv, dg, dbefore
 

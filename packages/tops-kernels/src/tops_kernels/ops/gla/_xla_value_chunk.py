@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tops_kernels.ops.gla._xla_chunk import SUB, _dot, _flat, _halves, _onward, _pairs, _spread, over_values
+from tops_kernels.ops.gla._xla_chunk import SUB, _dot, _flat, _halves, _onward, _pairs, _spread, over_last
 
 
 def _local(
@@ -98,7 +98,7 @@ def backward(
     (_, qd, od, _, whole_k, whole_v), pull = jax.vjp(_local, q, k, v, a, b)
     dod = od * do
     through_state = state * dstate
-    dwhole_k = over_values(through_state * whole_v[:, None, :])
+    dwhole_k = over_last(through_state * whole_v[:, None, :])
     dwhole_v = jnp.sum(through_state * whole_k[:, :, None], axis=1)
     dfrom_start = jnp.sum(do * _dot("ngck,nkv->ngcv", qd, state), axis=1, keepdims=True)
     dq, dk, dv, da, db = pull((do, _dot("ngcv,nkv->ngck", dod, state), dfrom_start, dstate, dwhole_k, dwhole_v))

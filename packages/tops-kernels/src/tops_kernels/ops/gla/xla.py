@@ -23,10 +23,10 @@ from tops_kernels.ops.gla._xla_layout import Group, Layout, Step, rows_of
 
 
 class Forms(NamedTuple):
-    """The arithmetic of one chunk, as modules: any gate, and gates that `narrow_chunks` lets through."""
+    """The arithmetic of one chunk, as modules: for any gate, and for gates that `narrow_chunks` lets through (None: `exact` for these too)."""
 
     exact: Any
-    narrow: Any
+    narrow: Any = None
 
 
 _FORMS = Forms(exact, narrow)
@@ -73,7 +73,7 @@ def _gla_fwd(
 ) -> tuple[jax.Array, jax.Array]:
     call = Layout(q, k, v, cu_seqlens, reverse=reverse, each=each)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g))
-    weak = _weak(call, arrays[3])
+    weak = _weak(call, forms, arrays[3])
     states = call.states(initial_state)
 
     def group(out: jax.Array, group: Group) -> tuple[jax.Array, jax.Array]:
@@ -140,7 +140,7 @@ def _gla_bwd(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
     call = Layout(q, k, v, cu_seqlens, reverse=reverse, each=each)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g, do))
-    weak = _weak(call, arrays[3])
+    weak = _weak(call, forms, arrays[3])
     states, dfinals = call.states(initial_state), call.states(dfinal)
 
     def group(outs: tuple[jax.Array, ...], group: Group) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -219,7 +219,7 @@ def _gla_end(
 ) -> jax.Array:
     call = Layout(k, k, v, None, reverse=reverse, each=each)
     arrays = tuple(call.arranged(rows_of(x, rows)) for x in (k, v, g))
-    weak = _weak(call, arrays[2])
+    weak = _weak(call, forms, arrays[2])
     states = call.states(initial_state)
 
     def group(_: None, group: Group) -> tuple[None, jax.Array]:
@@ -265,7 +265,7 @@ def _gla_start(
 ) -> jax.Array:
     call = Layout(q, g, v, None, reverse=reverse, each=each)
     queries, g, cotangents = (call.arranged(rows_of(x, rows)) for x in (q, g, do))
-    weak = _weak(call, g)
+    weak = _weak(call, forms, g)
     dstates = call.states(dfinal)
 
     def group(_: None, group: Group) -> tuple[None, jax.Array]:
@@ -281,10 +281,10 @@ def _gla_start(
     return call.as_given(lax.scan(group, None, call.groups)[1])
 
 
-def _weak(call: Layout, g: jax.Array) -> Callable[[Group, Step], jax.Array] | None:
+def _weak(call: Layout, forms: Forms, g: jax.Array) -> Callable[[Group, Step], jax.Array] | None:
     """g as arranged -> of a group and a step, whether `_xla_narrow` may be used there; None: nowhere."""
     # In short chunks the exact form is no slower, and gradients of g that are 0 come out as 0.
-    if call.size <= exact.SUB:
+    if forms.narrow is None or call.size <= exact.SUB:
         return None
     if (
         call.sequences is not None

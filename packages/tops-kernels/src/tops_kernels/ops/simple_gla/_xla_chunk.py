@@ -1,7 +1,7 @@
-"""The arithmetic of one chunk in plain JAX.
+"""The arithmetic of one chunk in plain JAX, with the functions of `gla._xla_chunk`.
 
-Shapes: N = B * H key/value heads, G query heads to each. q, do [N, G, C, K or V], k [N, C, K], v [N, C, V], log decays g [N, C, 1], states
-[N, K, V]; all float32.
+Shapes: N key/value heads, G query heads to each. q, do [N, G, C, K or V], k [N, C, K], v [N, C, V], log decays g [N, C, 1], states [N, K, V]; all
+float32. A group's queries are more rows of one product, [N, G * C, ..]: with an axis of their own, XLA:CPU turns the result over.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tops_kernels.ops.gla._xla_chunk import over_last
 from tops_kernels.ops.simple_gla.decays import split
 
 _NEVER = -1e4  # its exponential is 0
@@ -48,37 +49,56 @@ def _decays(g: jax.Array) -> _Decays:
 
 
 def forward(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """-> o [N, G, C, V], state after the chunk."""
-    d = _decays(g)
-    scores = _dot("ngik,njk->ngij", q, k) * d.pairs()[:, None]
-    o = _dot("ngij,njv->ngiv", scores, v) + d.start[:, None] * _dot("ngik,nkv->ngiv", q, state)
-    return o, d.whole * state + _dot("nck,ncv->nkv", k * d.end, v)
+    """-> o [N * G, C, V], state after the chunk."""
+    d, rows = _decays(g), _rows(q)
+    scores = _dot("nik,njk->nij", rows, k) * _each(d.pairs(), q)
+    o = _dot("nij,njv->niv", scores, v) + _each(d.start, q) * _dot("nik,nkv->niv", rows, state)
+    return o.reshape(-1, *v.shape[1:]), _after(d, k, v, state)
 
 
 def next_state(k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array) -> jax.Array:
     """The second of `forward` alone."""
-    d = _decays(g)
+    return _after(_decays(g), k, v, state)
+
+
+def _after(d: _Decays, k: jax.Array, v: jax.Array, state: jax.Array) -> jax.Array:
     return d.whole * state + _dot("nck,ncv->nkv", k * d.end, v)
 
 
 def backward(
-    q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array, do: jax.Array, dstate: jax.Array
+    q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, do: jax.Array, state: jax.Array, dstate: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """state: before the chunk; dstate: of the state after it -> gradients of q, k, v, g and of the state before."""
-    d = _decays(g)
-    pairs = d.pairs()[:, None]
-    scores = _dot("ngik,njk->ngij", q, k)
-    dscores = _dot("ngiv,njv->ngij", do, v) * pairs
-    dq_start = d.start[:, None] * _dot("ngiv,nkv->ngik", do, state)
+    """state: before the chunk; dstate: of the state after it -> gradients of q [N * G, C, K], k, v, g and of the state before."""
+    d, rows, do = _decays(g), _rows(q), _rows(do)
+    pairs, start = _each(d.pairs(), q), _each(d.start, q)
+    scores = _dot("nik,njk->nij", rows, k)
+    dscores = _dot("niv,njv->nij", do, v) * pairs
+    dq_start = start * _dot("niv,nkv->nik", do, state)
     dk_end = d.end * _dot("njv,nkv->njk", v, dstate)
-    dq = _dot("ngij,njk->ngik", dscores, k) + dq_start
-    dk = _dot("ngij,ngik->njk", dscores, q) + dk_end
-    dv = _dot("ngij,ngiv->njv", scores * pairs, do) + d.end * _dot("njk,nkv->njv", k, dstate)
-    dbefore = d.whole * dstate + _dot("ngik,ngiv->nkv", q * d.start[:, None], do)
-    dstart, dend = jnp.sum(q * dq_start, axis=(1, 3)), jnp.sum(k * dk_end, axis=2)
-    dwhole = jnp.sum(d.whole * state * dstate, axis=(1, 2))
-    dg = _of_gates(jnp.sum(scores * dscores, axis=1), dstart, dend) + dwhole[:, None]
-    return dq, dk, dv, dg[..., None], dbefore
+    dq = _dot("nij,njk->nik", dscores, k) + dq_start
+    dk = _dot("nij,nik->njk", dscores, rows) + dk_end
+    dv = _dot("nij,niv->njv", scores * pairs, do) + d.end * _dot("njk,nkv->njv", k, dstate)
+    dbefore = d.whole * dstate + _dot("nik,niv->nkv", rows * start, do)
+    dpairs, dstart = _of_group(scores * dscores, q), _of_group(over_last(rows * dq_start), q)
+    dwhole = d.whole[:, 0] * jnp.sum(over_last(state * dstate), axis=1, keepdims=True)
+    dg = _of_gates(dpairs, dstart, over_last(k * dk_end)) + dwhole
+    return dq.reshape(-1, *k.shape[1:]), dk, dv, dg[..., None], dbefore
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """[N, G, C, W] -> [N, G * C, W]."""
+    return x.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def _each(x: jax.Array, q: jax.Array) -> jax.Array:
+    """[N, C, W] -> [N, G * C, W], for each query head of q [N, G, C, K]."""
+    return jnp.tile(x, (1, q.shape[1], 1))
+
+
+def _of_group(x: jax.Array, q: jax.Array) -> jax.Array:
+    """[N, G * C, ..] -> [N, C, ..], the sum over the query heads of q [N, G, C, K]. XLA:CPU makes a slow call of the sum of one."""
+    x = x.reshape(*q.shape[:3], *x.shape[2:])
+    return x[:, 0] if q.shape[1] == 1 else jnp.sum(x, axis=1)
 
 
 def _of_gates(dpairs: jax.Array, dstart: jax.Array, dend: jax.Array) -> jax.Array:
