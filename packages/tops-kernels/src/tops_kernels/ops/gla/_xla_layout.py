@@ -10,6 +10,10 @@ from jax import lax
 from tops_kernels.ops.gla.visits import Visits, visits
 
 CHUNK = 64
+# Key or value channels of all heads of a step on a CPU: what a chunk of them needs, some 600 KB, stays in a core's own cache. Larger arrays are
+# also split over threads by XLA:CPU, which leaves half of each in the other core's cache, while the products run on one thread all the same. With
+# 2048, two cores take 5 to 45% longer (docs/kernels/gla.md).
+WIDTH = 128
 
 
 class Step(NamedTuple):
@@ -36,20 +40,25 @@ class Layout:
         cu_seqlens: jax.Array | None,
         *,
         reverse: bool,
-        each: bool,
+        few: bool,
     ) -> None:
-        """each: a group is a single head of one batch entry; otherwise there is one group, of all."""
+        """few: groups of few heads, see `WIDTH`; otherwise there is one group, of all."""
         self.b, self.t, self.h = k.shape[:3]
         self.group = q.shape[2] // self.h
         self._like = k  # whose mesh axes, inside jax.shard_map, a loop's first values must vary over
-        self.entries, self.n = (1, 1) if each else (self.b, self.h)
+        self.entries, self.n = self.b, self.h
+        if few:
+            most = max(1, WIDTH // max(q.shape[3], v.shape[3]))
+            self.n = _divisor(self.h, most)
+            self.entries = _divisor(self.b, most // self.n)
         self.size = min(CHUNK, 1 << max(self.t - 1, 0).bit_length())
         self.reverse = reverse
         self.sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
         self.key_width, self.value_width = q.shape[3], v.shape[3]
         # B may be symbolic where a group has all of it.
-        self.counts = (self.b, self.h) if each else (1, 1)
-        self.groups = Group(*map(jnp.asarray, np.indices(self.counts, np.int32).reshape(2, -1)))
+        self.counts = (self.b // self.entries, self.h // self.n) if few else (1, 1)
+        entry, head = np.indices(self.counts, np.int32).reshape(2, -1)
+        self.groups = Group(jnp.asarray(entry * self.entries), jnp.asarray(head * self.n))
         if cu_seqlens is None:
             self.steps = Step(jnp.arange(-(-self.t // self.size), dtype=jnp.int32), None)
         else:
@@ -139,3 +148,8 @@ def rows_of(x: jax.Array, rows: jax.Array | None) -> jax.Array:
         return x
     row = jnp.arange(x.shape[1])[:, None, None]
     return jnp.where((row >= rows[0]) & (row < rows[1]), x, 0)
+
+
+def _divisor(x: int, most: int) -> int:
+    """The greatest of x up to `most`."""
+    return max(n for n in range(1, x + 1) if x % n == 0 and n <= most)

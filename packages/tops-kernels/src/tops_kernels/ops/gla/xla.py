@@ -1,12 +1,11 @@
-"""gla in plain JAX: one head after another (on a CPU; elsewhere all at once), chunk after chunk of 64 steps, the state carried along, one of two
-exact forms a chunk.
+"""gla in plain JAX: one or a few heads after another (on a CPU; elsewhere all at once), chunk after chunk of 64 steps, the state carried along, one
+of two exact forms a chunk.
 
 A chunk whose gates are weak takes `_xla_narrow`, any other `_xla_chunk`; a `lax.cond` on the chunk's own gates decides. Nothing of size
 T * K * V is kept: the backward pass keeps the state before each chunk, a 64th of that, for the heads at hand.
 
 On a CPU each step cuts its rows out of the arrays as they lie, and turns them to [heads, C, width] in the cache: no operand is arranged as a whole
-beforehand. What one head's chunk needs stays in a core's own cache. Steps of several heads have arrays large enough for XLA:CPU to split over
-threads, which leaves half of each in the other core's cache, and their products run on one thread all the same (docs/kernels/gla.md has the figures).
+beforehand (docs/kernels/gla.md has the figures).
 """
 
 import functools
@@ -33,12 +32,12 @@ _FORMS = Forms(exact, narrow)
 
 
 def _by_platform(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
-    """function(*arrays, **static, each=..): each head by itself on a CPU. The second of arrays is [B, T, H, W]."""
+    """function(*arrays, **static, few=..): few heads at a time on a CPU. The second of arrays is [B, T, H, W]."""
     b, _, h, _ = arrays[1].shape
-    all_at_once = functools.partial(function, **static, each=False)
+    all_at_once = functools.partial(function, **static, few=False)
     if not isinstance(b * h, int) or b * h <= 1:  # a symbolic size, or the same either way
         return all_at_once(*arrays)
-    return lax.platform_dependent(*arrays, cpu=functools.partial(function, **static, each=True), default=all_at_once)
+    return lax.platform_dependent(*arrays, cpu=functools.partial(function, **static, few=True), default=all_at_once)
 
 
 def gla_fwd(
@@ -69,9 +68,9 @@ def _gla_fwd(
     scale: float,
     reverse: bool,
     forms: Forms,
-    each: bool,
+    few: bool,
 ) -> tuple[jax.Array, jax.Array]:
-    call = Layout(q, k, v, cu_seqlens, reverse=reverse, each=each)
+    call = Layout(q, k, v, cu_seqlens, reverse=reverse, few=few)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g))
     weak = _weak(call, forms, arrays[3])
     states = call.states(initial_state)
@@ -136,9 +135,9 @@ def _gla_bwd(
     scale: float,
     reverse: bool,
     forms: Forms,
-    each: bool,
+    few: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    call = Layout(q, k, v, cu_seqlens, reverse=reverse, each=each)
+    call = Layout(q, k, v, cu_seqlens, reverse=reverse, few=few)
     arrays = tuple(call.arranged(x) for x in (q, k, v, g, do))
     weak = _weak(call, forms, arrays[3])
     states, dfinals = call.states(initial_state), call.states(dfinal)
@@ -215,9 +214,9 @@ def _gla_end(
     scale: float,
     reverse: bool,
     forms: Forms,
-    each: bool,
+    few: bool,
 ) -> jax.Array:
-    call = Layout(k, k, v, None, reverse=reverse, each=each)
+    call = Layout(k, k, v, None, reverse=reverse, few=few)
     arrays = tuple(call.arranged(rows_of(x, rows)) for x in (k, v, g))
     weak = _weak(call, forms, arrays[2])
     states = call.states(initial_state)
@@ -261,9 +260,9 @@ def _gla_start(
     scale: float,
     reverse: bool,
     forms: Forms,
-    each: bool,
+    few: bool,
 ) -> jax.Array:
-    call = Layout(q, g, v, None, reverse=reverse, each=each)
+    call = Layout(q, g, v, None, reverse=reverse, few=few)
     queries, g, cotangents = (call.arranged(rows_of(x, rows)) for x in (q, g, do))
     weak = _weak(call, forms, g)
     dstates = call.states(dfinal)
