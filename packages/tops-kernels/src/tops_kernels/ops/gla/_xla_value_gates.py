@@ -1,4 +1,4 @@
-"""gla with gates on values too in plain JAX: `xla` as it is, with the arithmetic of a chunk that takes both gates.
+"""gla with gates on values too in plain JAX: the loops of `_xla_loops`, with the arithmetic of a chunk that takes both gates.
 
 Inside, the two lie side by side, [.., K + V]: one array of log decays, weak where both are.
 """
@@ -6,9 +6,9 @@ Inside, the two lie side by side, [.., K + V]: one array of log decays, weak whe
 import jax
 import jax.numpy as jnp
 
-from tops_kernels.ops.gla import _xla_value_chunk, _xla_value_narrow, xla
+from tops_kernels.ops.gla import _xla_loops, _xla_narrow, _xla_value_chunk, _xla_value_narrow
 
-_FORMS = xla.Forms(exact=_xla_value_chunk, narrow=_xla_value_narrow)
+_FORMS = _xla_loops.Forms(_xla_value_chunk, _xla_value_narrow, _xla_narrow.narrow_chunks)
 
 
 def gla_fwd(
@@ -24,7 +24,9 @@ def gla_fwd(
     reverse: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """The arguments of `xla.gla_fwd`, and gv [B, T, H, V] -> what that gives."""
-    return xla.gla_fwd(q, k, v, _beside(g, gv), initial_state, cu_seqlens, scale=scale, reverse=reverse, forms=_FORMS)
+    return _xla_loops.forward(
+        q, k, v, _beside(g, gv), initial_state, cu_seqlens, scale=scale, reverse=reverse, forms=_FORMS
+    )
 
 
 def gla_bwd(
@@ -43,7 +45,7 @@ def gla_bwd(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array | None, jax.Array]:
     """The arguments of `xla.gla_bwd`, and gv -> what that gives, and the gradient of gv."""
     given = q, k, v, _beside(g, gv), initial_state, cu_seqlens, do, dfinal
-    dq, dk, dv, dgates, dinitial = xla.gla_bwd(*given, scale=scale, reverse=reverse, forms=_FORMS)
+    dq, dk, dv, dgates, dinitial = _xla_loops.backward(*given, scale=scale, reverse=reverse, forms=_FORMS)
     dg, dgv = _xla_value_chunk.apart(dgates, g.shape[-1])
     return dq, dk, dv, dg.astype(g.dtype), dinitial, dgv.astype(gv.dtype)
 
@@ -60,7 +62,7 @@ def gla_end(
     reverse: bool,
 ) -> jax.Array:
     """The arguments of `xla.gla_end`, and gv -> what that gives."""
-    return xla.gla_end(k, v, _beside(g, gv), initial_state, rows, scale=scale, reverse=reverse, forms=_FORMS)
+    return _xla_loops.end(k, v, _beside(g, gv), initial_state, rows, scale=scale, reverse=reverse, forms=_FORMS)
 
 
 def gla_start(
@@ -76,7 +78,7 @@ def gla_start(
     reverse: bool,
 ) -> jax.Array:
     """The arguments of `xla.gla_start`, and gv -> what that gives."""
-    return xla.gla_start(q, v, _beside(g, gv), do, dfinal, rows, scale=scale, reverse=reverse, forms=_FORMS)
+    return _xla_loops.start(q, v, _beside(g, gv), do, dfinal, rows, scale=scale, reverse=reverse, forms=_FORMS)
 
 
 def _beside(g: jax.Array, gv: jax.Array) -> jax.Array:
