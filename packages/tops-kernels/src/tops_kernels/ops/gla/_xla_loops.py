@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tops_kernels.ops.gla._xla_layout import Group, Layout, Step, rows_of
+from tops_kernels.runtime.partition import divided
 
 # In shorter chunks the exact form is no slower, and gradients of g that are 0 come out as 0.
 _SHORT = 16
@@ -31,12 +32,15 @@ class Forms(NamedTuple):
 
 
 def _by_platform(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
-    """function(*arrays, **static, few=..): few heads at a time on a CPU. The second of arrays is [B, T, H, W]."""
+    """function(*arrays, **static, few=..): few heads at a time on a CPU, unless the program is for several devices: batch entries may then be theirs,
+    and are not cut. The second of arrays is [B, T, H, W]."""
     b, _, h, _ = arrays[1].shape
-    all_at_once = functools.partial(function, **static, few=False)
+    few, together = (functools.partial(function, **static, few=few) for few in (True, False))
     if not isinstance(b * h, int) or b * h <= 1:  # a symbolic size, or the same either way
-        return all_at_once(*arrays)
-    return lax.platform_dependent(*arrays, cpu=functools.partial(function, **static, few=True), default=all_at_once)
+        return together(*arrays)
+    return lax.platform_dependent(
+        *arrays, cpu=lambda *arrays: lax.cond(divided(), together, few, *arrays), default=together
+    )
 
 
 def forward(
