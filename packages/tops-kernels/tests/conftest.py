@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +16,6 @@ def on() -> Callable[[str], contextlib.AbstractContextManager[object]]:
         if platform != "cuda":
             return contextlib.nullcontext()
         device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
-        return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=device))
+        return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), (AxisType.Auto,), abstract_device=device))
 
     return enter

@@ -80,7 +80,9 @@ def tracing_for(target: str) -> contextlib.AbstractContextManager[object]:
     """Within it, kernels are traced for a TPU by its name ("v5e"), wherever this runs; any other target changes nothing."""
     if target not in _KINDS:
         return contextlib.nullcontext()
-    from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
+    from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
     kind, cores = _KINDS[target]
-    return use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=AbstractDevice(kind, cores, "tpu")))
+    return use_abstract_mesh(
+        AbstractMesh((1,), ("x",), (AxisType.Auto,), abstract_device=AbstractDevice(kind, cores, "tpu"))
+    )

@@ -57,7 +57,7 @@ class _Late:
 
 _choose: Any = Primitive("tops_choose")  # Any: jax has no types for primitives
 _choose.multiple_results = True
-# jax 0.12 asks whether a call holds what must be made plainer before it is lowered. The default may (a gather out of bounds is such), but it is traced
+# jax 0.12 asks whether a call holds what must be made plainer before it is lowered. The default may (jnp.searchsorted is such), but it is traced
 # again when it is lowered, and comes out plain then.
 _choose.is_high = lambda *_, **__: False
 _batching: Any = batching

@@ -87,7 +87,7 @@ def compile_for(dump: Recorded, backend: str | None, target: str) -> str:
     with _configured(dump):
         if target in GPU_TARGETS:
             device = jax.sharding.AbstractDevice(_CARDS[target], None, "gpu")
-            mesh = jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)
+            mesh = jax.sharding.AbstractMesh((1,), ("x",), (jax.sharding.AxisType.Auto,), abstract_device=device)
             with jax.sharding.use_abstract_mesh(mesh):
                 jax.jit(call).trace(shapes).lower(lowering_platforms=("cuda",))
             return f"lowered for {target}; not assembled: that needs the GPU's compiler"

@@ -109,10 +109,10 @@ def exporting(platform: str) -> Iterator[None]:
         yield
         return
     import jax
-    from jax.sharding import AbstractDevice, AbstractMesh
+    from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
     device = AbstractDevice(_ANY_GPU, None, "gpu")
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=device)):
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), (AxisType.Auto,), abstract_device=device)):
         yield
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractDevice, AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import tops_kernels
 from tops_manifest.workloads import Case
@@ -51,7 +51,7 @@ def _on(platform: str) -> contextlib.AbstractContextManager[object]:
     if platform != "cuda":
         return contextlib.nullcontext()
     device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
-    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=device))
+    return jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), (AxisType.Auto,), abstract_device=device))
 
 
 @check("op")
