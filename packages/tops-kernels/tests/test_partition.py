@@ -1,9 +1,9 @@
 """`divided` says, in the program as lowered, whether XLA is to divide it among devices; and gla divides along B without a collective."""
 
+import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 CHILD = """
 import functools
@@ -38,9 +38,9 @@ for name, call in (("gla", both), ("simple_gla", reduced)):
 """
 
 
-def test_heads_are_taken_one_by_one_only_where_no_device_would_gather_for_it(tmp_path: Path) -> None:
+def test_heads_are_taken_one_by_one_only_where_no_device_would_gather_for_it() -> None:
     """In a process of its own: the number of devices is set before jax starts."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu", "HOME": str(tmp_path)}
+    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     ran = subprocess.run(
         [sys.executable, "-c", CHILD], env=flags, capture_output=True, text=True, timeout=300, check=False
     )
